@@ -1,0 +1,49 @@
+# The first Python 3.11+ that really starts: a shim on the PATH may have nothing behind it.
+BASE := $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell $(p) -c 'import sys, venv; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+PY := .venv/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
+
+.PHONY: demo up test check fix bench lock clean
+
+demo: .venv/.demo
+	.venv/bin/tokenyard demo
+
+up: .venv/.demo
+	.venv/bin/tokenyard up
+
+test: .venv/.dev
+	$(PY) -m pytest
+
+check: .venv/.dev
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest
+
+fix: .venv/.dev
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: .venv/.dev
+	$(PY) -m tests.bench
+
+lock: .venv/.dev
+	$(PY) -m pip install --quiet uv
+	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --extra dev --no-header pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv .tokenyard
+
+.venv/.created:
+	@test -n "$(BASE)" || { echo "Tokenyard needs Python 3.11 or newer with its venv module."; exit 1; }
+	$(BASE) -m venv .venv
+	touch $@
+
+.venv/.demo: .venv/.created pyproject.toml requirements.lock
+	$(PIP) -e '.[demo]'
+	touch $@
+
+.venv/.dev: .venv/.created pyproject.toml requirements.lock
+	$(PIP) -e '.[dev]'
+	touch $@ .venv/.demo

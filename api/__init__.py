@@ -1,0 +1,1 @@
+"""How clients talk: imports `tasks`, never `workers`."""

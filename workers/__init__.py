@@ -1,0 +1,1 @@
+"""What does the work: imports `tasks`, never `api`."""

@@ -1,0 +1,1 @@
+"""Engines: what turns prompt token ids into generated token ids. Import the module you mean."""

@@ -1,0 +1,1 @@
+"""Conversations to prompt token ids. Import the module you mean."""

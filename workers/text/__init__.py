@@ -1,0 +1,1 @@
+"""Token ids to text and back: tokenizer, incremental detokenizer, stop strings. Pure: no queue, no web, no template."""
