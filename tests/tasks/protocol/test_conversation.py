@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+
+from tasks.protocol.conversation import (
+    Conversation,
+    Tokenization,
+    conversation_from_json,
+    conversation_to_json,
+    count_tool_calls,
+)
+
+FULL = Conversation(
+    messages=(
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}, {"id": "2"}]},
+    ),
+    tools=({"type": "function", "function": {"name": "f"}},),
+    tool_choice={"type": "function", "function": {"name": "f"}},
+    parallel_tool_calls=False,
+    include_reasoning=False,
+    template="{{ messages }}",
+    template_arguments={"enable_thinking": False},
+    add_generation_prompt=False,
+    continue_final_message=True,
+    documents=({"title": "t", "text": "x"},),
+    reasoning_effort="low",
+    response_format={"type": "json_object"},
+    structured_outputs={"choice": ["a", "b"]},
+    sampling={"temperature": 0.0},
+    max_output_tokens=5,
+    max_output_tokens_param="max_completion_tokens",
+    tokenization=Tokenization(add_special_tokens=True, truncate_to=-1, truncation_side="left", return_offsets=True),
+    options={"stream": True},
+)
+
+
+def test_a_conversation_survives_json():
+    assert conversation_from_json(json.loads(json.dumps(conversation_to_json(FULL)))) == FULL
+
+
+def test_defaults_are_left_out():
+    plain = Conversation(messages=({"role": "user", "content": "hi"},))
+    assert conversation_to_json(plain) == {"messages": [{"role": "user", "content": "hi"}]}
+    assert conversation_from_json(conversation_to_json(plain)) == plain
+
+
+def test_no_tools_and_an_empty_list_of_tools_stay_different():
+    empty = Conversation(messages=(), tools=())
+    assert conversation_from_json(json.loads(json.dumps(conversation_to_json(empty)))).tools == ()
+
+
+def test_the_history_s_tool_calls_are_counted():
+    assert count_tool_calls(FULL) == 2
