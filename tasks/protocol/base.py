@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tasks.errors import InvalidRequest
 
 JsonObject = dict[str, Any]
 
@@ -47,3 +50,39 @@ class ErrorEnvelope(WireModel):
     """`{"error": {"message", "type", "param", "code"}}`, as OpenAI and vLLM answer."""
 
     error: ErrorInfo
+
+
+def invalid_request_from(error: ValidationError) -> InvalidRequest:
+    """The first wrong field of a body, as the error that clients get: what is wrong, and `param`, its dotted path."""
+    errors = error.errors(include_url=False, include_input=False)
+    named = [(_param_of(e), e["msg"]) for e in errors]
+    first = named[0][0]
+    # A field of several types fails once for each of them; the deepest failure is of the type that was meant.
+    param = max((name for name, _ in named if name == first or name.startswith(f"{first}.")), key=len)
+    reasons = dict.fromkeys(message for name, message in named if name == param)
+    others = len({name for name, _ in named if not f"{param}.".startswith(f"{name}.")})
+    message = f"{param}: {', or '.join(reasons)}" if param else ", or ".join(reasons)
+    if others:
+        message += f" (and {others} more wrong {'field' if others == 1 else 'fields'})"
+    return InvalidRequest(message[:_MAX_MESSAGE_CHARS], param=param or None)
+
+
+_MAX_MESSAGE_CHARS = 1000
+_TYPE_NAMES = frozenset({"str", "int", "float", "bool", "list", "dict", "tuple", "none"})
+
+
+def _param_of(error: Any) -> str:
+    named = error.get("ctx", {}).get("param")
+    if isinstance(named, str):
+        return named
+    return ".".join(str(part) for part in error["loc"] if isinstance(part, int) or _is_field(part))
+
+
+def _is_field(part: str) -> bool:
+    """Whether a part of an error's place is a field, not the branch of a union or a validator that pydantic names."""
+    return part not in _TYPE_NAMES and not part[:1].isupper() and not any(char in part for char in "[(-")
+
+
+def compact_json(value: Any) -> bytes:
+    """UTF-8 JSON on one line, without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,109 @@
+"""The Celery application: JSON only, late acknowledgement, no results, short leases that are renewed.
+
+`create_app(settings)` is the only place that makes one. Its queues are those of `tasks.specs` for the served models.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import Celery, bootsteps
+from kombu import Exchange, Queue
+
+from tasks import transport
+from tasks.settings import Settings
+from tasks.specs import GENERATE_TASK, SPECS
+
+
+class LeaseRenewer(bootsteps.StartStopStep):
+    """Keeps this worker's unacknowledged deliveries invisible to others, however long a task runs.
+
+    A short visibility timeout brings a dead worker's messages back soon, and would bring a live worker's back too.
+    Reads kombu's private `_delivered` and `_dirty`, which a test guards.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        self._timer: Any = None
+        super().__init__(consumer, **kwargs)
+
+    def start(self, consumer: Any) -> None:
+        timeout_s = consumer.app.conf.broker_transport_options["visibility_timeout"]
+        self._timer = consumer.timer.call_repeatedly(max(timeout_s / 3, 0.5), self.renew, (consumer,), priority=10)
+
+    def renew(self, consumer: Any) -> None:
+        channel = consumer.task_consumer.channel
+        tags = [tag for tag in list(channel.qos._delivered) if tag not in channel.qos._dirty]
+        if not tags:
+            return
+        now = time.time()
+        try:
+            channel._create_client().zadd(channel.unacked_index_key, dict.fromkeys(tags, now), xx=True)
+        except consumer.connection_errors:
+            return  # the consumer notices by itself and reconnects
+
+    def stop(self, consumer: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def generate_queue(model: str, job_class: str) -> str:
+    return GENERATE_TASK.queue.format(model=model, job_class=job_class)
+
+
+def stage_queues(settings: Settings) -> list[str]:
+    """Every queue, those of each kind of worker in the order in which it consumes them."""
+    plain = {spec.queue: None for spec in SPECS if spec is not GENERATE_TASK}
+    # What is further along comes first, so that a request that was begun is finished.
+    cpu = sorted(plain, key=lambda queue: queue != "derender")
+    gpu = [generate_queue(model.name, cls) for cls in ("interactive", "batch") for model in settings.models]
+    return cpu + gpu
+
+
+def create_app(settings: Settings, *, threads: int = 4) -> Celery:
+    """The Celery application for these settings; `threads` is the worker's default number of slots."""
+    transport.install()
+    app = Celery("tokenyard", broker=settings.redis_url, set_as_current=False)
+    direct = Exchange("", type="direct")
+    app.conf.update(
+        task_queues=[Queue(name, direct, routing_key=name) for name in stage_queues(settings)],
+        task_create_missing_queues=False,
+        task_default_queue="render",
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        result_backend=None,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_acks_on_failure=True,
+        task_acks_on_timeout=True,
+        task_send_sent_event=False,
+        worker_pool="threads",
+        worker_concurrency=threads,
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        worker_send_task_events=True,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_soft_shutdown_timeout=10,
+        worker_enable_remote_control=True,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": settings.queue.visibility_timeout_s,
+            "unacked_restore_interval": 2,
+            "unacked_restore_throttle": 1,
+            "max_connections": 512,
+            "socket_connect_timeout": 5,
+            "socket_timeout": 30,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+            "priority_steps": [0],
+            "queue_order_strategy": "tasks.transport:GatedOrder",
+        },
+    )
+    app.steps["consumer"].add(LeaseRenewer)
+    return app

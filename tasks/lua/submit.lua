@@ -1,0 +1,30 @@
+-- ARGV: header JSON, message, then one value for each payload name. Returns {outcome, job id, digest}.
+local h = cjson.decode(ARGV[1])
+if h.idempotency_key ~= '' then
+  local earlier = redis.call('GET', 'ty:idempotency:' .. h.idempotency_key)
+  if earlier then
+    return {'repeat', earlier, redis.call('HGET', job_key(earlier), 'digest') or ''}
+  end
+end
+local job = job_key(h.id)
+if redis.call('EXISTS', job) == 1 then return {'accepted', h.id, h.digest} end
+if redis.call('LLEN', h.queue) >= h.max_queued then return {'full', '', ''} end
+local deadline = now + h.deadline_in
+local expire_at = math.ceil(deadline + h.ttl + 60)
+redis.call('HSET', job, 'status', 'queued', 'endpoint', h.endpoint, 'model', h.model, 'class', h.class,
+  'stream', h.stream, 'detached', h.detached, 'stages', h.stages, 'created', num(now), 'deadline', num(deadline),
+  'ttl', h.ttl, 'expire_at', expire_at, 'listeners', h.listener, 'digest', h.digest, 'metadata', h.metadata)
+redis.call('EXPIREAT', job, expire_at)
+for i, name in ipairs(h.payloads) do
+  redis.call('SET', payload_key(h.id, name), ARGV[2 + i], 'EXAT', expire_at)
+end
+redis.call('ZADD', 'ty:watch', num(deadline), h.id .. '|')
+if h.detached == 1 then
+  redis.call('ZADD', 'ty:jobs', num(now), h.id)
+  emit(h.id, {step_line('queued', h.stage, 'queued')})
+end
+if h.idempotency_key ~= '' then
+  redis.call('SET', 'ty:idempotency:' .. h.idempotency_key, h.id, 'EXAT', expire_at)
+end
+send(h.id, h.stage, h.queue, ARGV[2], h.lost_after, false)
+return {'accepted', h.id, h.digest}

@@ -1,0 +1,114 @@
+"""A request's way through the stages: submit, the next step, cancel.
+
+The steps are data: `render → generate → derender`, or any part of it. Each stage dispatches the next one in the
+commit that stores its own result, so there is no moment in which a job is between two stages and with nobody.
+A streamed job's derender is dispatched with its generate: it follows the tokens as they come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+
+from tasks.errors import Cancelled, DeadlineExceeded, TokenyardError, error_to_json
+from tasks.ids import new_id
+from tasks.routing import Router
+from tasks.settings import Settings
+from tasks.specs import DERENDER, GENERATE, Stage
+from tasks.store import Job, JobStore, Message, NewJob, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request that was checked as far as is possible without a tokenizer."""
+
+    endpoint: str
+    model: str
+    body: bytes
+    stream: bool
+    stages: tuple[Stage, ...]
+    job_class: str = "interactive"
+    detached: bool = False
+    listener: str = ""
+    idempotency_key: str = ""
+    metadata: Mapping[str, Any] | None = None
+    deadline_in_s: float | None = None
+    job_id: str = ""
+
+
+class Pipeline:
+    """Moves jobs along; stateless but for its connections, so every process has one."""
+
+    def __init__(self, settings: Settings, app: Celery, store: JobStore) -> None:
+        self._settings = settings
+        self._router = Router(app)
+        self.store = store
+
+    async def submit(self, submission: Submission) -> str:
+        """Accept a request as a job and dispatch its first stage; returns the job's id.
+
+        Raises:
+            QueueFull: too many requests wait for this model.
+            Conflict: the idempotency key was used with another request.
+            BrokerUnavailable: nothing was accepted.
+        """
+        limits = self._settings.limits
+        job_id = submission.job_id or new_id("job_")
+        timeout_s = limits.job_timeout_s if submission.detached else limits.request_timeout_s
+        job = NewJob(
+            id=job_id,
+            endpoint=submission.endpoint,
+            model=submission.model,
+            stages=submission.stages,
+            job_class="batch" if submission.job_class == "batch" else "interactive",
+            stream=submission.stream,
+            deadline_in_s=submission.deadline_in_s or timeout_s,
+            ttl_s=limits.job_ttl_s if submission.detached else limits.response_ttl_s,
+            listener=submission.listener,
+            detached=submission.detached,
+            idempotency_key=submission.idempotency_key,
+            idempotency_digest=hashlib.sha256(submission.endpoint.encode() + b"\n" + submission.body).hexdigest(),
+            metadata=dict(submission.metadata or {}),
+        )
+        first = self._router.message(
+            job_id,
+            submission.stages[0],
+            model=submission.model,
+            job_class=job.job_class,
+            stream=submission.stream,
+        )
+        return await self.store.submit(job, {"request": submission.body}, first, limits.max_queued)
+
+    def message_for(self, job: Job, stage: Stage) -> Message:
+        return self._router.message(
+            job.id,
+            stage,
+            model=job.model,
+            job_class=job.job_class,
+            stream=job.stream,
+            prompt_tokens=job.prompt_tokens,
+        )
+
+    def next_messages(self, job: Job, done: Stage) -> list[Message]:
+        """What to dispatch in the commit that completes a stage."""
+        position = job.stages.index(done) + 1
+        following = list(job.stages[position : position + 1])
+        if not following:
+            return []
+        if job.stream and following == [GENERATE] and DERENDER in job.stages:
+            following.append(DERENDER)
+        elif job.stream and following == [DERENDER] and done == GENERATE:
+            return []  # it was dispatched beside generate
+        return [self.message_for(job, stage) for stage in following]
+
+    async def cancel(self, job_id: str) -> bool:
+        """End a job on its client's behalf; whoever works on it is told at once. False if it was over."""
+        return await self.store.end(job_id, Status.CANCELLED, error_to_json(Cancelled()))
+
+    async def fail(self, job_id: str, error: TokenyardError) -> bool:
+        status = Status.EXPIRED if isinstance(error, DeadlineExceeded) else Status.FAILED
+        return await self.store.end(job_id, status, error_to_json(error))

@@ -1,0 +1,111 @@
+"""What the derender stage is told about a request, and the state that it carries from chunk to chunk.
+
+    {"surface": "openai_chat", "model": "qwen3-8b", "response_id": "chatcmpl-01h", "created": 1, "prompt_tokens": 12,
+     "stops": ["\\n\\n"], "parse": {"tools": [...], "tool_choice": "auto"}}
+    {"v": 1, "fingerprint": "9f2c...", "text": [...], "stop": [...], "parse": [...], "surface": {...}}
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, TypedDict
+
+from tasks.errors import InvalidRequest
+from tasks.protocol.base import JsonObject
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DerenderContext:
+    """All that derendering needs to know of a request, settled when it is rendered.
+
+    With the prompt's token ids and the token chunks it decides on every byte of the answer: ids and times are in it,
+    so that a second run gives the same chunks.
+    """
+
+    surface: str
+    model: str
+    response_id: str
+    created: int
+    """Unix seconds."""
+    prompt_tokens: int
+    n: int = 1
+    stream: bool = False
+    role: str = "assistant"
+    echo: str = ""
+    """Text that goes before each choice's own."""
+    stops: tuple[str, ...] = ()
+    include_stop: bool = False
+    """Keep the stop string, or the token that stopped, in the text."""
+    min_tokens: int = 0
+    """Stop strings count only where they end behind so many tokens."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logprobs: int | None = None
+    """Candidates wanted for each position: None for no log-probabilities at all, -1 for as many as the engine sends."""
+    tokens_as_ids: bool = False
+    """Write tokens of log-probabilities as `token_id:<id>`."""
+    return_token_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    parse: JsonObject = field(default_factory=dict)
+    """`tools`, `tool_choice`, `parallel_tool_calls`, `include_reasoning`, `chat_template_kwargs` (with the model's
+    defaults) and `history_tool_call_cnt`, as in vLLM's parse context."""
+    tool_arguments: Literal["stream", "complete"] = "stream"
+    tool_parser: bool = False
+    """The model has a tool parser."""
+    reasoning_parser: bool = False
+    system_fingerprint: str | None = None
+    prompt_text: str | None = None
+    """The rendered prompt, for requests that want it back."""
+
+    @property
+    def parsed(self) -> bool:
+        """Whether the model's output has markup."""
+        return self.tool_parser or self.reasoning_parser
+
+    @property
+    def include_reasoning(self) -> bool:
+        return bool(self.parse.get("include_reasoning", True))
+
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether ids and log-probabilities stay back, because they would give away reasoning that was not asked for."""
+        return self.parsed and not self.include_reasoning
+
+
+def context_to_json(context: DerenderContext) -> JsonObject:
+    """The context's smallest JSON form: absent keys are defaults."""
+    out: JsonObject = {}
+    for f in fields(context):
+        value = getattr(context, f.name)
+        default = {} if f.default_factory is not MISSING else f.default
+        if value != default:
+            out[f.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def context_from_json(data: JsonObject) -> DerenderContext:
+    """Restores what `context_to_json` gave; raises InvalidRequest for what is no context."""
+    values = dict(data)
+    try:
+        for name in ("stops", "stop_token_ids"):
+            if name in values:
+                values[name] = tuple(values[name])
+        return DerenderContext(**values)
+    except TypeError as error:
+        raise InvalidRequest(f"This is no derender context: {error}") from error
+
+
+class DerenderStateJson(TypedDict):
+    """The state between two chunks: opaque to whoever carries it, one entry per choice in all but `surface`."""
+
+    v: int
+    fingerprint: str
+    text: list[Any]
+    stop: list[Any]
+    parse: list[Any]
+    surface: Any

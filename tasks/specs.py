@@ -1,0 +1,49 @@
+"""Every task of the system, declared once: its name, its queue, its time limit, what it reads.
+
+Specs are plain data. `tasks.routing` turns them into messages, `workers.runtime` binds bodies to them, and the
+ledger counts their attempts. A task's only argument is the job's id: everything else is in the ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+Stage = str
+RENDER: Final[Stage] = "render"
+GENERATE: Final[Stage] = "generate"
+DERENDER: Final[Stage] = "derender"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One task: a stage of a job, run by one kind of worker."""
+
+    name: str
+    """Celery's task name, and what Flower shows."""
+    stage: Stage
+    queue: str
+    """Queue name; `{model}` and `{job_class}` are filled in by routing."""
+    reads: tuple[str, ...]
+    """Payloads that come with the claim, by name (see `tasks.store`)."""
+    time_limit_s: float
+    """A run that takes longer is given up and counted as an attempt."""
+
+
+RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60)
+GENERATE_TASK = TaskSpec(
+    "tokenyard.generate", GENERATE, "generate.{model}.{job_class}", ("generate", "prompt"), time_limit_s=86_400
+)
+DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt", "request"), time_limit_s=120)
+FOLLOW_TASK = TaskSpec(
+    "tokenyard.derender_stream", DERENDER, "derender", ("context", "prompt", "checkpoint"), time_limit_s=86_400
+)
+
+SPECS: Final[tuple[TaskSpec, ...]] = (RENDER_TASK, GENERATE_TASK, DERENDER_TASK, FOLLOW_TASK)
+
+
+def spec_for(stage: Stage, *, stream: bool) -> TaskSpec:
+    """The task that runs a stage of a job."""
+    if stage == DERENDER:
+        return FOLLOW_TASK if stream else DERENDER_TASK
+    return {RENDER: RENDER_TASK, GENERATE: GENERATE_TASK}[stage]

@@ -1,0 +1,409 @@
+"""The ledger in Redis: one Lua script for each transition, many calls in one round trip.
+
+Calls that are made while an earlier round trip is under way leave together in the next one, so a busy process
+needs one connection and a few microseconds a call. Every script can be sent twice without harm (see its header),
+so a call whose answer was lost is sent again until `patience_s` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any, Final, Literal, cast
+
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, RedisError, TimeoutError
+
+from tasks.errors import BrokerUnavailable, Conflict, QueueFull
+from tasks.protocol.base import JsonObject
+from tasks.settings import Settings
+from tasks.specs import Stage
+from tasks.store import (
+    Claim,
+    ClaimLost,
+    Commit,
+    Due,
+    Entry,
+    Job,
+    Message,
+    NewJob,
+    Refused,
+    StageRecord,
+    Status,
+    Worker,
+)
+
+SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
+WORKER_TTL_S: Final = 6
+_LOST = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
+
+
+def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
+    """A client that neither repeats a write by itself nor gives up a blocking read."""
+    return aioredis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=None if blocking else 20,
+        socket_connect_timeout=5,
+        socket_keepalive=True,
+        max_connections=64,
+    )
+
+
+def _load_scripts() -> dict[str, str]:
+    folder = resources.files("tasks") / "lua"
+    prelude = (folder / "prelude.lua").read_text()
+    return {name: prelude + (folder / f"{name}.lua").read_text() for name in SCRIPTS}
+
+
+class RedisStore:
+    """`JobStore` over one Redis database, which is the broker's as well."""
+
+    def __init__(self, settings: Settings, *, patience_s: float = 30.0) -> None:
+        self._queue = settings.queue
+        self._max_attempts = settings.limits.max_attempts
+        self._patience_s = patience_s
+        self._redis = connect(settings.redis_url)
+        self._sources = _load_scripts()
+        self._shas: dict[str, str] = {}
+        self._pending: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    # ---- one round trip for many calls -------------------------------------------------------
+
+    def _post(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        self._pending.append((command, future))
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush())
+        return future
+
+    async def _flush(self) -> None:
+        try:
+            while self._pending:
+                batch, self._pending = self._pending[:512], self._pending[512:]
+                try:
+                    answers = await self._exchange([command for command, _ in batch])
+                except Exception as error:  # noqa: BLE001 - every caller of this round trip learns of it
+                    answers = [error] * len(batch)
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        finally:
+            self._flusher = None
+
+    async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        if len(commands) == 1:
+            return [await self._redis.execute_command(*commands[0])]
+        pipeline = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await pipeline.execute(raise_on_error=False)
+
+    async def _call(self, *command: Any) -> Any:
+        give_up_at = time.monotonic() + self._patience_s
+        pause_s = 0.05
+        while True:
+            try:
+                return await self._post(command)
+            except _LOST as error:
+                if time.monotonic() + pause_s > give_up_at:
+                    raise BrokerUnavailable(
+                        f"Redis does not answer: {type(error).__name__}", retry_after_s=5
+                    ) from error
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 1.0)
+
+    async def _run(self, script: str, *arguments: Any) -> Any:
+        if script in self._shas:
+            try:
+                return await self._call("EVALSHA", self._shas[script], 0, *arguments)
+            except NoScriptError:  # Redis was restarted: its script cache is not part of its data
+                pass
+        self._shas[script] = _text(await self._call("SCRIPT", "LOAD", self._sources[script]))
+        return await self._call("EVALSHA", self._shas[script], 0, *arguments)
+
+    # ---- transitions ---------------------------------------------------------------------------
+
+    async def submit(self, job: NewJob, payloads: Mapping[str, bytes], message: Message, max_queued: int) -> str:
+        header = {
+            "id": job.id,
+            "endpoint": job.endpoint,
+            "model": job.model,
+            "class": job.job_class,
+            "stream": int(job.stream),
+            "detached": int(job.detached),
+            "stages": " ".join(job.stages),
+            "stage": message.stage,
+            "queue": message.queue,
+            "deadline_in": job.deadline_in_s,
+            "ttl": job.ttl_s,
+            "listener": job.listener,
+            "idempotency_key": job.idempotency_key,
+            "digest": job.idempotency_digest,
+            "metadata": json.dumps(job.metadata),
+            "payloads": list(payloads),
+            "max_queued": max_queued,
+            "lost_after": self._queue.lost_after_s,
+        }
+        outcome, job_id, digest = map(
+            _text, await self._run("submit", json.dumps(header), message.body, *payloads.values())
+        )
+        if outcome == "full":
+            raise QueueFull(retry_after_s=2)
+        if outcome == "repeat" and digest != job.idempotency_digest:
+            raise Conflict("this Idempotency-Key was used with another request", param="Idempotency-Key")
+        return job_id
+
+    async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
+        outcome, *rest = await self._run("claim", job_id, stage, owner, self._queue.lease_s, self._max_attempts, *reads)
+        if outcome != b"ok":
+            return Refused(cast("Any", _text(outcome)))
+        attempt, record, *values = rest
+        payloads = {name: value for name, value in zip(reads, values, strict=False) if value is not None}
+        return Claim(_job_from_hash(job_id, _pairs(record)), stage, owner, int(attempt), payloads)
+
+    async def renew(self, owner: str, held: Sequence[tuple[str, Stage]]) -> list[tuple[str, Stage]]:
+        if not held:
+            return []
+        flat = [part for claim in held for part in claim]
+        lost = await self._run("renew", owner, self._queue.lease_s, *flat)
+        return [held[int(position)] for position in lost]
+
+    async def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
+        header: dict[str, Any] = {
+            "id": job_id,
+            "stage": stage,
+            "owner": owner,
+            "payloads": list(commit.payloads),
+            "fields": {
+                name: value
+                for name, value in (
+                    ("prompt_tokens", commit.prompt_tokens),
+                    ("completion_tokens", commit.completion_tokens),
+                )
+                if value is not None
+            },
+            "n_tokens": len(commit.tokens),
+            "tokens_from": commit.tokens_from,
+            "n_events": len(commit.events),
+            "done": commit.done,
+            "messages": [(message.stage, message.queue) for message in commit.messages],
+            "lost_after": self._queue.lost_after_s,
+        }
+        if commit.consumed is not None:
+            header["consumed"] = commit.consumed
+        if commit.status is not None:
+            header["status"] = commit.status.value
+            header["error"] = json.dumps(commit.error) if commit.error else ""
+        outcome = await self._run(
+            "commit",
+            json.dumps(header),
+            *commit.payloads.values(),
+            *commit.tokens,
+            *commit.events,
+            *(message.body for message in commit.messages),
+        )
+        if outcome != b"ok":
+            raise ClaimLost(_text(outcome))
+
+    async def retry(
+        self, job_id: str, stage: Stage, owner: str, message: Message, delay_s: float, *, counted: bool
+    ) -> None:
+        outcome = await self._run(
+            "retry",
+            job_id,
+            stage,
+            owner,
+            message.queue,
+            message.body,
+            delay_s,
+            int(counted),
+            self._queue.lost_after_s,
+        )
+        if outcome != b"ok":
+            raise ClaimLost(_text(outcome))
+
+    async def end(self, job_id: str, status: Status, error: JsonObject | None) -> bool:
+        return bool(await self._run("end", job_id, status.value, json.dumps(error) if error else ""))
+
+    async def listen(self, job_id: str, listener: str) -> bool:
+        return bool(await self._run("listen", job_id, listener))
+
+    async def due(self, limit: int) -> list[Due]:
+        members = await self._run("due", limit, self._queue.lost_after_s)
+        return [Due(*_text(member).split("|", 1)) for member in members]
+
+    async def redispatch(self, message: Message) -> bool:
+        return bool(
+            await self._run(
+                "redispatch", message.job_id, message.stage, message.queue, message.body, self._queue.lost_after_s
+            )
+        )
+
+    # ---- reads ---------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        record = _pairs(await self._call("HGETALL", f"ty:job:{job_id}"))
+        return _job_from_hash(job_id, record) if record else None
+
+    async def page(self, limit: int, before: str | None) -> list[Job]:
+        highest = "+inf"
+        if before is not None:
+            score = await self._call("ZSCORE", "ty:jobs", before)
+            if score is None:
+                return []
+            highest = f"({_text(score)}"
+        jobs: list[Job] = []
+        while len(jobs) < limit:
+            ids = await self._call(
+                "ZREVRANGEBYSCORE", "ty:jobs", highest, "-inf", "WITHSCORES", "LIMIT", 0, limit - len(jobs)
+            )
+            rows = [row if isinstance(row, list) else None for row in ids]
+            pairs = (
+                [(_text(row[0]), _text(row[1])) for row in rows if row is not None]
+                if all(rows)
+                else [(_text(ids[i]), _text(ids[i + 1])) for i in range(0, len(ids), 2)]
+            )
+            if not pairs:
+                break
+            found = await asyncio.gather(*(self.get(job_id) for job_id, _ in pairs))
+            for (job_id, _), job in zip(pairs, found, strict=True):
+                if job is None:  # forgotten since
+                    await self._call("ZREM", "ty:jobs", job_id)
+                else:
+                    jobs.append(job)
+            highest = f"({pairs[-1][1]}"
+        return jobs
+
+    async def payload(self, job_id: str, name: str) -> bytes | None:
+        return cast("bytes | None", await self._call("GET", f"ty:payload:{job_id}:{name}"))
+
+    async def read_tokens(self, job_id: str, after: int) -> list[Entry]:
+        return await self._read(f"ty:tokens:{job_id}", after)
+
+    async def read_events(self, job_id: str, after: int) -> list[Entry]:
+        return await self._read(f"ty:events:{job_id}", after)
+
+    async def _read(self, key: str, after: int) -> list[Entry]:
+        rows = await self._call("XRANGE", key, f"({after}-0" if after else "-", "+")
+        return [Entry(int(_text(seq).split("-")[0]), fields[1]) for seq, fields in rows]
+
+    async def queued(self, queues: Sequence[str]) -> list[int]:
+        return [int(n) for n in await asyncio.gather(*(self._call("LLEN", queue) for queue in queues))]
+
+    # ---- presence ------------------------------------------------------------------------------
+
+    async def announce(self, worker: Worker) -> None:
+        body = json.dumps(
+            {"role": worker.role, "queues": worker.queues, "models": worker.models, "detail": worker.detail}
+        )
+        await asyncio.gather(
+            self._call("SET", f"ty:worker:{worker.id}", body, "EX", WORKER_TTL_S),
+            self._call("SADD", "ty:workers", worker.id),
+        )
+
+    async def withdraw(self, worker_id: str) -> None:
+        await asyncio.gather(
+            self._call("DEL", f"ty:worker:{worker_id}"),
+            self._call("SREM", "ty:workers", worker_id),
+            self._call("DEL", f"ty:bus:{worker_id}"),
+        )
+
+    async def workers(self) -> list[Worker]:
+        ids = sorted(_text(worker_id) for worker_id in await self._call("SMEMBERS", "ty:workers"))
+        if not ids:
+            return []
+        bodies = await self._call("MGET", *(f"ty:worker:{worker_id}" for worker_id in ids))
+        alive = []
+        for worker_id, body in zip(ids, bodies, strict=True):
+            if body is None:
+                await self._call("SREM", "ty:workers", worker_id)
+                continue
+            data = json.loads(body)
+            alive.append(Worker(worker_id, data["role"], tuple(data["queues"]), tuple(data["models"]), data["detail"]))
+        return alive
+
+    async def ping(self) -> None:
+        await self._call("PING")
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+class RedisBus:
+    """One process's inbox: whatever the scripts tell it, in order (see `tasks.bus`)."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self._redis = connect(settings.redis_url, blocking=True)
+        self._key = f"ty:bus:{name}"
+
+    async def receive(self, wait_s: float) -> list[bytes]:
+        """The next messages, at most 500; none if nothing came within `wait_s`.
+
+        Raises:
+            ConnectionError: messages may be lost; read the channels again.
+        """
+        try:
+            answer = await self._redis.execute_command("BLMPOP", wait_s, 1, self._key, "LEFT", "COUNT", 500)
+        except (RedisError, OSError) as error:
+            raise OSError(f"the bus broke: {error}") from error
+        return cast("list[bytes]", answer[1]) if answer else []
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _pairs(record: Any) -> dict[str, str]:
+    if isinstance(record, dict):
+        return {_text(key): _text(value) for key, value in record.items()}
+    return {_text(record[i]): _text(record[i + 1]) for i in range(0, len(record), 2)}
+
+
+def _job_from_hash(job_id: str, h: Mapping[str, str]) -> Job:
+    stages = tuple(h["stages"].split())
+    records = {
+        stage: StageRecord(
+            state=cast("Any", h.get(f"{stage}.state", "waiting")),
+            owner=h.get(f"{stage}.owner", ""),
+            lease_until=float(h.get(f"{stage}.lease", 0)),
+            attempts=int(h.get(f"{stage}.attempts", 0)),
+            sent_at=float(h.get(f"{stage}.sent", 0)),
+            started_at=float(h.get(f"{stage}.started", 0)),
+            ended_at=float(h.get(f"{stage}.ended", 0)),
+        )
+        for stage in stages
+    }
+    return Job(
+        id=job_id,
+        endpoint=h["endpoint"],
+        model=h["model"],
+        stages=stages,
+        job_class=cast("Literal['interactive', 'batch']", h["class"]),
+        stream=h["stream"] == "1",
+        detached=h["detached"] == "1",
+        status=Status(h["status"]),
+        created_at=float(h["created"]),
+        deadline_at=float(h["deadline"]),
+        ended_at=float(h.get("ended", 0)),
+        ttl_s=int(h["ttl"]),
+        idempotency_digest=h.get("digest", ""),
+        records=records,
+        error=json.loads(h["error"]) if h.get("error") else None,
+        prompt_tokens=int(h["prompt_tokens"]) if "prompt_tokens" in h else None,
+        completion_tokens=int(h["completion_tokens"]) if "completion_tokens" in h else None,
+        metadata=json.loads(h.get("metadata") or "{}"),
+    )
