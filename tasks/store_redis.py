@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, RedisError, TimeoutError
 
 from tasks.errors import BrokerUnavailable, Conflict, QueueFull
-from tasks.protocol.base import JsonObject
+from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
 from tasks.specs import Stage
 from tasks.store import (
@@ -204,7 +204,7 @@ class RedisStore:
             header["consumed"] = commit.consumed
         if commit.status is not None:
             header["status"] = commit.status.value
-            header["error"] = json.dumps(commit.error) if commit.error else ""
+            header["error"] = compact_json(commit.error).decode() if commit.error else ""
         outcome = await self._run(
             "commit",
             json.dumps(header),
@@ -234,7 +234,7 @@ class RedisStore:
             raise ClaimLost(_text(outcome))
 
     async def end(self, job_id: str, status: Status, error: JsonObject | None) -> bool:
-        return bool(await self._run("end", job_id, status.value, json.dumps(error) if error else ""))
+        return bool(await self._run("end", job_id, status.value, compact_json(error) if error else b""))
 
     async def listen(self, job_id: str, listener: str) -> bool:
         return bool(await self._run("listen", job_id, listener))
@@ -296,7 +296,7 @@ class RedisStore:
 
     async def _read(self, key: str, after: int) -> list[Entry]:
         rows = await self._call("XRANGE", key, f"({after}-0" if after else "-", "+")
-        return [Entry(int(_text(seq).split("-")[0]), fields[1]) for seq, fields in rows]
+        return [Entry(int(_text(seq).split("-")[0]), next(iter(fields.values()))) for seq, fields in rows]
 
     async def queued(self, queues: Sequence[str]) -> list[int]:
         return [int(n) for n in await asyncio.gather(*(self._call("LLEN", queue) for queue in queues))]

@@ -55,4 +55,4 @@ def configure_logging(level: str, log_format: Literal["json", "text"], role: str
 
 
 def get_logger(name: str) -> Log:
-    return structlog.get_logger(logger=name)
+    return structlog.get_logger(module=name)

@@ -1,8 +1,8 @@
 """What the derender stage is told about a request, and the state that it carries from chunk to chunk.
 
-    {"surface": "openai_chat", "model": "qwen3-8b", "response_id": "chatcmpl-01h", "created": 1, "prompt_tokens": 12,
-     "stops": ["\\n\\n"], "parse": {"tools": [...], "tool_choice": "auto"}}
-    {"v": 1, "fingerprint": "9f2c...", "text": [...], "stop": [...], "parse": [...], "surface": {...}}
+{"surface": "openai_chat", "model": "qwen3-8b", "response_id": "chatcmpl-01h", "created": 1, "prompt_tokens": 12,
+ "stops": ["\\n\\n"], "parse": {"tools": [...], "tool_choice": "auto"}}
+{"v": 1, "fingerprint": "9f2c...", "text": [...], "stop": [...], "parse": [...], "surface": {...}}
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class DerenderContext:
     tokens_as_ids: bool = False
     """Write tokens of log-probabilities as `token_id:<id>`."""
     return_token_ids: bool = False
+    prompt_token_ids: tuple[int, ...] | None = None
+    """The prompt, for requests that want it back as token ids."""
     include_usage: bool = False
     continuous_usage: bool = False
     parse: JsonObject = field(default_factory=dict)
@@ -92,8 +94,8 @@ def context_from_json(data: JsonObject) -> DerenderContext:
     """Restores what `context_to_json` gave; raises InvalidRequest for what is no context."""
     values = dict(data)
     try:
-        for name in ("stops", "stop_token_ids"):
-            if name in values:
+        for name in ("stops", "stop_token_ids", "prompt_token_ids"):
+            if values.get(name) is not None:
                 values[name] = tuple(values[name])
         return DerenderContext(**values)
     except TypeError as error:

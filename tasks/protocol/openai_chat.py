@@ -222,7 +222,9 @@ class ChatCompletionRequest(WireModel):
         if kind == "json_schema":
             schema = value.get("json_schema")
             if not isinstance(schema, dict):
-                raise refuse("response_format.json_schema", "A response format of type json_schema needs its json_schema")
+                raise refuse(
+                    "response_format.json_schema", "A response format of type json_schema needs its json_schema"
+                )
             if not isinstance(schema.get("name"), str):
                 raise refuse("response_format.json_schema.name", "The JSON schema needs a name")
         if kind == "structural_tag" and "format" not in value and not {"structures", "triggers"} <= value.keys():
@@ -273,7 +275,9 @@ class ChatCompletionRequest(WireModel):
         if limit is not None and self.min_tokens > limit:
             raise refuse("min_tokens", f"min_tokens must not exceed the {limit} tokens that the request allows")
         if self.continue_final_message and self.add_generation_prompt:
-            raise refuse("continue_final_message", "continue_final_message and add_generation_prompt exclude each other")
+            raise refuse(
+                "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
+            )
         if self.use_beam_search:
             raise refuse("use_beam_search", "Beam search is not supported")
         return self

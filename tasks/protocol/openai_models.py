@@ -1,8 +1,8 @@
 """The list of models.
 
-    GET /v1/models
-    {"object": "list", "data": [{"id": "smollm2", "object": "model", "created": 1, "owned_by": "tokenyard",
-     "root": "smollm2", "parent": null, "max_model_len": 8192, "permission": []}]}
+GET /v1/models
+{"object": "list", "data": [{"id": "smollm2", "object": "model", "created": 1, "owned_by": "tokenyard",
+ "root": "smollm2", "parent": null, "max_model_len": 8192, "permission": []}]}
 """
 
 from __future__ import annotations
