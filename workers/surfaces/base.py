@@ -1,0 +1,114 @@
+"""What every client protocol is: requests to conversations, events to chunks, chunks to a response.
+
+    surface = load_surface("openai_chat")
+    request = surface.read(body)
+    conversation = surface.converse(request)            # the renderer's input
+    context = surface.describe(request, facts)          # what its answer depends on
+    state = surface.start(context)
+    state, chunks = surface.step(context, state, delta)
+    state, chunks = surface.finish(context, state)
+    response = surface.fold(context, all_chunks)        # a one-shot answer is its stream, folded
+
+A surface is pure: its state is frozen and survives JSON through `dump` and `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from tasks.errors import InvalidRequest
+from tasks.protocol.base import JsonObject
+from tasks.protocol.conversation import Conversation
+from tasks.protocol.derender import DerenderContext
+from tasks.protocol.events import Event
+
+SURFACES = {
+    "openai_chat": "workers.surfaces.openai_chat:OPENAI_CHAT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFacts:
+    """What an answer depends on beside its request: who answers, when, and what came out of rendering."""
+
+    model: str
+    """The name that the answer gives."""
+    response_id: str
+    created: int
+    """Unix seconds."""
+    prompt_token_ids: tuple[int, ...]
+    tool_parser: bool = False
+    reasoning_parser: bool = False
+    tool_arguments: str = "stream"
+    template_arguments: JsonObject | None = None
+    """The request's template arguments with the model's defaults laid under them; the request's alone if None."""
+    skip_special_tokens: bool = True
+    """For requests that leave it open."""
+    stop_token_ids: tuple[int, ...] = ()
+    """The model's own, beside the request's."""
+    system_fingerprint: str | None = None
+    prompt_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What the next tokens of one choice meant.
+
+    `events` holds parse events in order, at most one `Logprobs`, and a `Finish` last where the choice ended.
+    `completion_tokens` and `reasoning_tokens` are the choice's totals so far.
+    """
+
+    index: int
+    events: tuple[Event, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens that the engine had in its cache, where it says so."""
+    extra: JsonObject | None = None
+    """What only the engine knows: `prompt_logprobs`, `kv_transfer_params`, `metrics`."""
+
+
+class Surface(Protocol):
+    """A client protocol; `Any` stands for its own request and state."""
+
+    def read(self, body: JsonObject) -> Any:
+        """The body as a validated request; raises InvalidRequest naming the field."""
+
+    def converse(self, request: Any) -> Conversation:
+        """What the request asks of the model."""
+
+    def describe(self, request: Any, facts: AnswerFacts) -> DerenderContext:
+        """What the answer's form depends on."""
+
+    def start(self, context: DerenderContext) -> Any:
+        """The state before the first token."""
+
+    def step(self, context: DerenderContext, state: Any, delta: ChoiceDelta) -> tuple[Any, list[JsonObject]]:
+        """The client's next chunks."""
+
+    def finish(self, context: DerenderContext, state: Any) -> tuple[Any, list[JsonObject]]:
+        """The client's last chunks, once all choices have finished."""
+
+    def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
+        """The response that all chunks of a stream make together."""
+
+    def dump(self, state: Any) -> Any:
+        """The state as JSON."""
+
+    def load(self, data: Any) -> Any:
+        """Restores what `dump` gave; raises InvalidState."""
+
+
+@cache
+def load_surface(name: str) -> Surface:
+    """The surface of that name; raises InvalidRequest if there is none."""
+    if name not in SURFACES:
+        raise InvalidRequest(f"There is no surface {name!r}")
+    module, attribute = SURFACES[name].split(":")
+    surface: Surface = getattr(import_module(module), attribute)
+    return surface

@@ -1,0 +1,553 @@
+"""OpenAI's Chat Completions, as vLLM's own server answers them.
+
+data: {..., "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}
+data: {..., "choices": [{"index": 0, "delta": {"reasoning": "Let me look."}, "finish_reason": null}]}
+data: {..., "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "chatcmpl-tool-9f...",
+       "type": "function", "function": {"name": "get_weather"}}]}, "finish_reason": null}]}
+data: {..., "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls", "stop_reason": null}]}
+data: {..., "choices": [], "usage": {"prompt_tokens": 9, "total_tokens": 30, "completion_tokens": 21}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from tasks.errors import InvalidState
+from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.conversation import Conversation, Tokenization, count_tool_calls
+from tasks.protocol.derender import DerenderContext
+from tasks.protocol.events import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Event,
+    Finish,
+    Logprobs,
+    Reasoning,
+    Text,
+    TokenLogprobs,
+    TopLogprob,
+)
+from tasks.protocol.openai_chat import ChatCompletionRequest
+from workers.surfaces.base import AnswerFacts, ChoiceDelta
+
+SAMPLING_FIELDS = (
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop_token_ids",
+    "prompt_logprobs",
+    "logprob_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "watermarking",
+    "repetition_detection",
+    "stream_interval",
+    "routed_experts_prompt_start",
+)
+"""Request fields that are sampling parameters under the same name."""
+
+OPTION_FIELDS = (
+    "stream",
+    "stream_options",
+    "return_token_ids",
+    "cache_salt",
+    "priority",
+    "kv_transfer_params",
+    "ec_transfer_params",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceCounts:
+    """What is known of one choice: its token totals, and how many of its calls have closed."""
+
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatState:
+    """The surface's state between two chunks."""
+
+    choices: tuple[ChoiceCounts, ...]
+    started: bool = False
+    cached_tokens: int | None = None
+
+
+class OpenAIChat:
+    """The surface; it has no state of its own."""
+
+    def read(self, body: JsonObject) -> ChatCompletionRequest:
+        """The body as a validated request; raises InvalidRequest naming the field."""
+        try:
+            return ChatCompletionRequest.model_validate(body)
+        except ValidationError as error:
+            raise invalid_request_from(error) from error
+
+    def converse(self, request: ChatCompletionRequest) -> Conversation:
+        """What the request asks of the model."""
+        sent = request.model_dump(exclude_unset=True)
+        asked = request.max_completion_tokens is not None
+        return Conversation(
+            messages=tuple(sent["messages"]),
+            tools=None if request.tools is None else tuple(sent["tools"]),
+            tool_choice=_tool_choice(request),
+            parallel_tool_calls=request.parallel_tool_calls,
+            include_reasoning=request.include_reasoning,
+            template=request.chat_template,
+            template_arguments=request.chat_template_kwargs or {},
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            documents=None if request.documents is None else tuple(request.documents),
+            reasoning_effort=request.reasoning_effort,
+            response_format=request.response_format,
+            structured_outputs=request.structured_outputs,
+            sampling=_sampling(request, sent),
+            max_output_tokens=request.max_output_tokens,
+            max_output_tokens_param="max_completion_tokens" if asked else "max_tokens",
+            tokenization=Tokenization(
+                add_special_tokens=request.add_special_tokens,
+                truncate_to=request.truncate_prompt_tokens,
+                truncation_side=request.truncation_side,
+                return_offsets=bool(request.return_token_offsets),
+            ),
+            options={name: sent[name] for name in OPTION_FIELDS if sent.get(name) is not None},
+        )
+
+    def describe(self, request: ChatCompletionRequest, facts: AnswerFacts) -> DerenderContext:
+        """What the answer's form depends on."""
+        options = request.stream_options
+        include_usage = bool(options and options.include_usage)
+        skip = request.skip_special_tokens
+        conversation = self.converse(request)
+        template_arguments = facts.template_arguments
+        return DerenderContext(
+            surface="openai_chat",
+            model=facts.model,
+            response_id=facts.response_id,
+            created=facts.created,
+            prompt_tokens=len(facts.prompt_token_ids),
+            n=request.n or 1,
+            stream=bool(request.stream),
+            role=_role(request),
+            echo=_echo(request),
+            stops=request.stops,
+            include_stop=request.include_stop_str_in_output,
+            min_tokens=request.min_tokens,
+            stop_token_ids=tuple(dict.fromkeys([*(request.stop_token_ids or ()), *facts.stop_token_ids])),
+            ignore_eos=request.ignore_eos,
+            skip_special_tokens=facts.skip_special_tokens if skip is None else skip,
+            spaces_between_special_tokens=request.spaces_between_special_tokens,
+            logprobs=_candidates(request),
+            tokens_as_ids=bool(request.return_tokens_as_token_ids),
+            return_token_ids=bool(request.return_token_ids),
+            prompt_token_ids=facts.prompt_token_ids if request.return_token_ids else None,
+            include_usage=include_usage,
+            continuous_usage=include_usage and bool(options and options.continuous_usage_stats),
+            parse={
+                "tools": None if conversation.tools is None else list(conversation.tools),
+                "tool_choice": conversation.tool_choice,
+                "parallel_tool_calls": conversation.parallel_tool_calls,
+                "include_reasoning": conversation.include_reasoning,
+                "chat_template_kwargs": (
+                    conversation.template_arguments if template_arguments is None else template_arguments
+                ),
+                "history_tool_call_cnt": count_tool_calls(conversation),
+            },
+            # A call that was cut off must not look whole in an answer that comes at once.
+            tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
+            tool_parser=facts.tool_parser,
+            reasoning_parser=facts.reasoning_parser,
+            system_fingerprint=facts.system_fingerprint,
+            prompt_text=facts.prompt_text if request.return_prompt_text else None,
+        )
+
+    def start(self, context: DerenderContext) -> ChatState:
+        """The state before the first token."""
+        return ChatState(choices=(ChoiceCounts(),) * context.n)
+
+    def step(
+        self, context: DerenderContext, state: ChatState, delta: ChoiceDelta
+    ) -> tuple[ChatState, list[JsonObject]]:
+        """The client's next chunks: the roles of all choices before the first, then at most one for the delta."""
+        chunks = [] if state.started else _opening(context)
+        before = state.choices[delta.index]
+        closed = sum(isinstance(event, CallEnd) for event in delta.events) if _keeps_calls(context) else 0
+        counts = ChoiceCounts(delta.completion_tokens, delta.reasoning_tokens, before.calls + closed)
+        state = replace(
+            state,
+            started=True,
+            choices=(*state.choices[: delta.index], counts, *state.choices[delta.index + 1 :]),
+            cached_tokens=state.cached_tokens if delta.cached_tokens is None else delta.cached_tokens,
+        )
+        chunk = _chunk_of(context, delta, counts)
+        return state, chunks if chunk is None else [*chunks, chunk]
+
+    def finish(self, context: DerenderContext, state: ChatState) -> tuple[ChatState, list[JsonObject]]:
+        """The usage chunk, where the client wants one or the answer comes at once."""
+        chunks = [] if state.started else _opening(context)
+        if context.include_usage or not context.stream:
+            chunk = _envelope(context, [])
+            chunk["usage"] = _usage(context, state)
+            if context.system_fingerprint is not None:
+                chunk["system_fingerprint"] = context.system_fingerprint
+            chunks.append(chunk)
+        return replace(state, started=True), chunks
+
+    def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
+        """The response that all chunks of a stream make together."""
+        folded = [_FoldedChoice() for _ in range(context.n)]
+        usage: JsonObject = {}
+        extra: JsonObject = {}
+        for chunk in chunks:
+            for choice in chunk["choices"]:
+                folded[choice["index"]].add(choice)
+            usage = chunk.get("usage") or usage
+            extra |= {name: chunk[name] for name in EXTRA_FIELDS if chunk.get(name) is not None}
+        details = usage.get("prompt_tokens_details")
+        return {
+            "id": context.response_id,
+            "object": "chat.completion",
+            "created": context.created,
+            "model": context.model,
+            "choices": [choice.response(context, index) for index, choice in enumerate(folded)],
+            "service_tier": None,
+            "system_fingerprint": context.system_fingerprint,
+            "usage": {
+                "prompt_tokens": usage.get("prompt_tokens", 0),
+                "total_tokens": usage.get("total_tokens", 0),
+                "completion_tokens": usage.get("completion_tokens", 0),
+                "prompt_tokens_details": (
+                    None if details is None else {"created_cache_tokens": None, "multimodal_tokens": None, **details}
+                ),
+                "completion_tokens_details": usage.get("completion_tokens_details"),
+            },
+            "prompt_logprobs": extra.get("prompt_logprobs"),
+            "prompt_token_ids": extra.get("prompt_token_ids"),
+            "prompt_text": context.prompt_text,
+            "kv_transfer_params": extra.get("kv_transfer_params"),
+            "ec_transfer_params": extra.get("ec_transfer_params"),
+            "metrics": extra.get("metrics"),
+        }
+
+    def dump(self, state: ChatState) -> JsonObject:
+        """The state as JSON."""
+        return {
+            "started": state.started,
+            "cached": state.cached_tokens,
+            "choices": [[c.completion_tokens, c.reasoning_tokens, c.calls] for c in state.choices],
+        }
+
+    def load(self, data: Any) -> ChatState:
+        """Restores what `dump` gave; raises InvalidState."""
+        try:
+            rows = data["choices"]
+            numbers = [number for row in rows for number in row]
+            cached = data["cached"]
+            if any(type(n) is not int or n < 0 for n in numbers) or not (cached is None or type(cached) is int):
+                raise TypeError
+            return ChatState(tuple(ChoiceCounts(*row) for row in rows), bool(data["started"]), cached)
+        except (KeyError, TypeError) as error:
+            raise InvalidState from error
+
+
+OPENAI_CHAT = OpenAIChat()
+
+EXTRA_FIELDS = ("prompt_logprobs", "prompt_token_ids", "kv_transfer_params", "ec_transfer_params", "metrics")
+"""What a response has beside its choices, where an engine gives it."""
+
+
+def _tool_choice(request: ChatCompletionRequest) -> Any:
+    choice = request.tool_choice
+    return choice if choice is None or isinstance(choice, str) else choice.model_dump()
+
+
+def _sampling(request: ChatCompletionRequest, sent: JsonObject) -> JsonObject:
+    sampling = {name: sent[name] for name in SAMPLING_FIELDS if sent.get(name) not in (None, [])}
+    if request.stops:
+        sampling["stop"] = list(request.stops)
+    if request.logprobs and not request.logprob_token_ids:
+        sampling["logprobs"] = request.top_logprobs or 0
+    if request.echo and request.prompt_logprobs is None and request.top_logprobs:
+        sampling["prompt_logprobs"] = request.top_logprobs
+    if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
+        sampling["thinking_token_budget"] = request.thinking_token_budget
+    if request.vllm_xargs:
+        sampling["extra_args"] = request.vllm_xargs
+    return sampling
+
+
+def _candidates(request: ChatCompletionRequest) -> int | None:
+    if not request.logprobs:
+        return None
+    return -1 if request.logprob_token_ids else request.top_logprobs or 0
+
+
+def _role(request: ChatCompletionRequest) -> str:
+    return "assistant" if request.add_generation_prompt else request.messages[-1].role
+
+
+def _echo(request: ChatCompletionRequest) -> str:
+    last = request.messages[-1]
+    if not request.echo or last.role != _role(request) or not last.content:
+        return ""
+    if isinstance(last.content, str):
+        return last.content
+    return "\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in last.content)
+
+
+def _forced(context: DerenderContext) -> bool:
+    """Whether the request insists on a call."""
+    choice = context.parse.get("tool_choice")
+    return choice == "required" or isinstance(choice, dict)
+
+
+def _keeps_calls(context: DerenderContext) -> bool:
+    """Whether calls that the parser finds reach the client."""
+    parse = context.parse
+    return _forced(context) or (context.tool_parser and bool(parse.get("tools")) and parse.get("tool_choice") == "auto")
+
+
+def _finish_reason(context: DerenderContext, reason: str, calls: int) -> str:
+    """The client's finish reason: `tool_calls` where the model stopped by itself after a whole call.
+
+    A request that names its function gets `stop`, as OpenAI answers it.
+    """
+    named = isinstance(context.parse.get("tool_choice"), dict)
+    return "tool_calls" if calls and reason == "stop" and not named else reason
+
+
+def _call_id(context: DerenderContext, choice: int, call: int) -> str:
+    """An id for a call that came without one; the same whenever the answer is made again."""
+    seed = f"{context.response_id}:{choice}:{call}".encode()
+    return f"chatcmpl-tool-{hashlib.sha256(seed).hexdigest()[:32]}"
+
+
+def _envelope(context: DerenderContext, choices: list[JsonObject]) -> JsonObject:
+    return {
+        "id": context.response_id,
+        "object": "chat.completion.chunk",
+        "created": context.created,
+        "model": context.model,
+        "choices": choices,
+    }
+
+
+def _opening(context: DerenderContext) -> list[JsonObject]:
+    """A chunk with the role for each choice, and one with the echoed text."""
+    chunks = []
+    deltas: list[JsonObject] = [{"role": context.role, "content": ""}]
+    if context.echo:
+        deltas.append({"content": context.echo})
+    for delta in deltas:
+        for index in range(context.n):
+            chunk = _envelope(
+                context, [{"index": index, "delta": dict(delta), "logprobs": None, "finish_reason": None}]
+            )
+            if "role" in delta:
+                chunk["prompt_token_ids"] = None if context.prompt_token_ids is None else list(context.prompt_token_ids)
+                chunk["prompt_text"] = context.prompt_text
+            if context.continuous_usage:
+                chunk["usage"] = _running_usage(context, ChoiceCounts())
+            chunks.append(chunk)
+    return chunks
+
+
+def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts) -> JsonObject | None:
+    """The chunk that tells one delta; None where there is nothing to tell yet."""
+    message = _message_delta(context, delta)
+    finish = next((event for event in delta.events if isinstance(event, Finish)), None)
+    logprobs = None if context.hides_tokens else _logprobs(context, delta.events)
+    token_ids = list(delta.token_ids) if context.return_token_ids and not context.hides_tokens else None
+    if not message and finish is None and logprobs is None and not token_ids:
+        return None
+    choice: JsonObject = {"index": delta.index, "delta": message, "logprobs": logprobs, "finish_reason": None}
+    if finish is not None:
+        choice["finish_reason"] = _finish_reason(context, finish.reason, counts.calls)
+        choice["stop_reason"] = finish.stop_reason
+    choice["token_ids"] = token_ids
+    chunk = _envelope(context, [choice])
+    extra = delta.extra or {}
+    chunk["kv_transfer_params"] = extra.get("kv_transfer_params") if finish is not None else None
+    if not context.stream:
+        chunk |= {name: extra[name] for name in EXTRA_FIELDS if extra.get(name) is not None}
+    elif finish is not None and not context.include_usage and context.system_fingerprint is not None:
+        chunk["system_fingerprint"] = context.system_fingerprint
+    if context.continuous_usage:
+        chunk["usage"] = _running_usage(context, counts)
+    return chunk
+
+
+def _message_delta(context: DerenderContext, delta: ChoiceDelta) -> JsonObject:
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, JsonObject] = {}
+    keeps = _keeps_calls(context)
+    only_first = context.parse.get("parallel_tool_calls") is False
+    for event in delta.events:
+        match event:
+            case Text(text):
+                content.append(text)
+            case Reasoning(text) if context.include_reasoning:
+                reasoning.append(text)
+            case CallStart(index, name, call_id) if keeps and not (only_first and index):
+                calls[index] = {
+                    "id": call_id or _call_id(context, delta.index, index),
+                    "type": "function",
+                    "index": index,
+                    "function": {"name": name},
+                }
+            case CallArguments(index, fragment) if keeps and not (only_first and index):
+                function = calls.setdefault(index, {"index": index, "function": {}})["function"]
+                function["arguments"] = function.get("arguments", "") + fragment
+            case _:
+                pass
+    message: JsonObject = {}
+    if text := "".join(content):
+        message["content"] = text
+    if text := "".join(reasoning):
+        message["reasoning"] = text
+    if calls:
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return message
+
+
+def _logprobs(context: DerenderContext, events: tuple[Event, ...]) -> JsonObject | None:
+    if context.logprobs is None:
+        return None
+    found = [position for event in events if isinstance(event, Logprobs) for position in event.positions]
+    return {"content": [_position(context, position) for position in found]} if found else None
+
+
+def _position(context: DerenderContext, position: TokenLogprobs) -> JsonObject:
+    wanted = context.logprobs or 0
+    top = position.top if wanted < 0 else position.top[:wanted]
+    sampled = _candidate(context, position.sampled)
+    if position.sampled.bytes is not None:
+        # The true bytes, even where the token is written as its id.
+        sampled["bytes"] = list(position.sampled.bytes)
+    return {**sampled, "top_logprobs": [_candidate(context, candidate) for candidate in top]}
+
+
+def _candidate(context: DerenderContext, candidate: TopLogprob) -> JsonObject:
+    if context.tokens_as_ids:
+        token = f"token_id:{candidate.token_id}"
+        return {"token": token, "logprob": candidate.logprob, "bytes": list(token.encode())}
+    given = candidate.bytes
+    return {
+        "token": candidate.token,
+        "logprob": candidate.logprob,
+        "bytes": None if given is None else list(given),
+    }
+
+
+def _running_usage(context: DerenderContext, counts: ChoiceCounts) -> JsonObject:
+    """One choice's usage so far."""
+    return {
+        "prompt_tokens": context.prompt_tokens,
+        "total_tokens": context.prompt_tokens + counts.completion_tokens,
+        "completion_tokens": counts.completion_tokens,
+        "completion_tokens_details": (
+            {"reasoning_tokens": counts.reasoning_tokens} if context.reasoning_parser else None
+        ),
+    }
+
+
+def _usage(context: DerenderContext, state: ChatState) -> JsonObject:
+    """The usage of all choices, without what is not known."""
+    completion = sum(counts.completion_tokens for counts in state.choices)
+    usage: JsonObject = {
+        "prompt_tokens": context.prompt_tokens,
+        "total_tokens": context.prompt_tokens + completion,
+        "completion_tokens": completion,
+    }
+    if state.cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": state.cached_tokens}
+    if context.reasoning_parser:
+        reasoning = sum(counts.reasoning_tokens for counts in state.choices)
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return usage
+
+
+class _FoldedChoice:
+    """One choice's message, as far as its chunks have been added."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, JsonObject] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._logprobs: list[JsonObject] | None = None
+        self._token_ids: list[int] | None = None
+        self._finish_reason: str | None = None
+        self._stop_reason: int | str | None = None
+
+    def add(self, choice: JsonObject) -> None:
+        delta = choice["delta"]
+        self._content.append(delta.get("content") or "")
+        self._reasoning.append(delta.get("reasoning") or "")
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                self._calls[call["index"]] = call
+            self._arguments.setdefault(call["index"], []).append(call["function"].get("arguments", ""))
+        if choice["logprobs"] is not None:
+            self._logprobs = (self._logprobs or []) + choice["logprobs"]["content"]
+        if choice.get("token_ids") is not None:
+            self._token_ids = (self._token_ids or []) + choice["token_ids"]
+        if choice["finish_reason"] is not None:
+            self._finish_reason = choice["finish_reason"]
+            self._stop_reason = choice.get("stop_reason")
+
+    def response(self, context: DerenderContext, index: int) -> JsonObject:
+        calls = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["function"]["name"], "arguments": "".join(self._arguments[place])},
+            }
+            for place, call in sorted(self._calls.items())
+        ]
+        text = "".join(self._content)
+        content: str | None = text
+        if (calls and not text.strip()) or (context.reasoning_parser and not text):
+            content = "" if _forced(context) else None
+        message: JsonObject = {
+            "role": context.role,
+            "content": content,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+        }
+        if calls:
+            message["tool_calls"] = calls
+        message["reasoning"] = "".join(self._reasoning) or None
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": None if self._logprobs is None else {"content": self._logprobs},
+            "finish_reason": self._finish_reason,
+            "stop_reason": self._stop_reason,
+            "token_ids": self._token_ids,
+            "routed_experts": None,
+            "weight_versions": None,
+        }
