@@ -1,0 +1,258 @@
+"""Argument styles whose body is JSON.
+
+`JsonObject`: the body is the arguments, `{"city": "Oslo"}`; the name came before it.
+`JsonCalls`: the body holds name and arguments, `{"name": "get_weather", "arguments": {"city": "Oslo"}}`, once or in a list.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from workers.parsing.partial_json import Reader, Status
+
+MAX_NAME = 256
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class Call(Protocol):
+    """The call that a style is reading, as the machine lets it see it."""
+
+    @property
+    def begun(self) -> bool: ...
+    def begin(self, name: str, call_id: str | None = None) -> None: ...
+    def argue(self, fragment: str) -> None: ...
+
+
+class Body(Protocol):
+    """An argument style: reads a call's body at any split, with a JSON object as its state."""
+
+    def begin(self, name: str | None) -> dict[str, Any]:
+        """The state before the first character; `name` is set where the request forces one function."""
+        ...
+
+    def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        """Read on from `text[at:]`, changing `state`: where it stopped, and how it stands."""
+        ...
+
+    def begun(self, state: dict[str, Any]) -> bool:
+        """Whether anything but white space was read."""
+        ...
+
+    def in_string(self, state: dict[str, Any]) -> bool:
+        """Whether the next character is inside a string, where everything is data."""
+        ...
+
+    def held(self, state: dict[str, Any]) -> str:
+        """Text that was read and that no argument fragment stands for yet."""
+        ...
+
+    def whole(self, state: dict[str, Any]) -> bool:
+        """Whether the output may end here without cutting a call."""
+        ...
+
+
+def is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """The arguments themselves, as one JSON object."""
+
+    def begin(self, name: str | None) -> dict[str, Any]:
+        return {"r": Reader().dump(), "n": name}
+
+    def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        reader = Reader(*state["r"])
+        if not reader.begun:
+            space = _SPACE.match(text, at)
+            at = space.end() if space else at
+            if at == len(text):
+                return at, Status.MORE
+            if text[at] != "{":
+                return at, Status.FAIL
+            if not call.begun:
+                call.begin(state["n"] or "")
+        at, out, status = reader.read(text, at)
+        state["r"] = reader.dump()
+        if out:
+            call.argue(out)
+        return at, status
+
+    def begun(self, state: dict[str, Any]) -> bool:
+        return Reader(*state["r"]).begun
+
+    def in_string(self, state: dict[str, Any]) -> bool:
+        return Reader(*state["r"]).in_string
+
+    def held(self, state: dict[str, Any]) -> str:
+        return str(state["r"][2])
+
+    def whole(self, state: dict[str, Any]) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    """`{"name": NAME, "arguments": {...}}`, keys in any order.
+
+    shape: "one" object, a "list" of them, or "either".
+    between: what may stand between two calls of no list (Llama's "; "), or "" where there is only one.
+    known: further keys that a call may have; None where any key may stand there.
+    """
+
+    shape: str = "one"
+    name: tuple[str, ...] = ("name",)
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    ids: tuple[str, ...] = ()
+    between: str = ""
+    known: tuple[str, ...] | None = None
+
+    # p, the phase: ^ before the body, { before an object, K key or }, k key, q in a key, : colon, v before a value,
+    # V in a value, c comma or }, "," after an object of a list, ; after an object of no list.
+    # w, what the value is: n name, i id, a arguments, s arguments as a string, z null for arguments, x nothing to us.
+    def begin(self, name: str | None) -> dict[str, Any]:
+        return {"p": "^", "list": False, **self._empty()}
+
+    @staticmethod
+    def _empty() -> dict[str, Any]:
+        return {"r": ["", "v", ""], "w": "x", "t": "", "n": "", "i": None, "a": "", "done": False}
+
+    def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        end = len(text)
+        while at < end:
+            phase = state["p"]
+            if phase == "q" or phase == "V":
+                at, status = self._read(state, text, at, call)
+                if status is not Status.DONE:
+                    return at, status
+                continue
+            space = _SPACE.match(text, at)
+            if space and space.end() > at:
+                at = space.end()
+                continue
+            char = text[at]
+            if phase == "^" and char == "[" and self.shape != "one":
+                state["list"], state["p"] = True, "{["
+            elif (phase == "^" and self.shape != "list") or phase[0] == "{":
+                if char == "]" and phase == "{[":
+                    return at + 1, Status.DONE
+                if char != "{":
+                    return at, Status.FAIL
+                state.update(self._empty(), p="K")
+            elif phase in "kK":
+                if char == '"':
+                    state.update(p="q", r=["", "v", ""], t="")
+                    continue
+                if char != "}" or phase == "k":
+                    return at, Status.FAIL
+                return self._close(state, at, call)
+            elif phase == ":":
+                if char != ":":
+                    return at, Status.FAIL
+                state["p"] = "v"
+            elif phase == "v":
+                if not self._choose(state, char):
+                    return at, Status.FAIL
+                continue
+            elif phase == "c":
+                if char == "}":
+                    return self._close(state, at, call)
+                if char != ",":
+                    return at, Status.FAIL
+                state["p"] = "k"
+            elif phase == ",":
+                if char == "]":
+                    return at + 1, Status.DONE
+                if char != ",":
+                    return at, Status.FAIL
+                state["p"] = "{"
+            elif phase == ";" and char == self.between:
+                state["p"] = "{"
+            else:
+                return at, Status.DONE if phase == ";" else Status.FAIL
+            at += 1
+        return at, Status.MORE
+
+    def _choose(self, state: dict[str, Any], char: str) -> bool:
+        """Settle what the value that begins with `char` is to us; False if it cannot be that."""
+        key, what = state["k"], "x"
+        if key in self.name and not state["n"]:
+            what = "n" if char == '"' else ""
+        elif key in self.arguments and not state["done"]:
+            what = {"{": "a", '"': "s", "n": "z"}.get(char, "")
+        elif key in self.ids and char == '"':
+            what = "i"
+        state.update(p="V", w=what, r=["", "v", ""], t="")
+        return bool(what)
+
+    def _read(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        reader = Reader(*state["r"])
+        at, out, status = reader.read(text, at)
+        state["r"] = reader.dump()
+        what = "q" if state["p"] == "q" else state["w"]
+        if what == "a":
+            if call.begun:
+                call.argue(out)
+            else:
+                state["a"] += out
+        elif what != "x":
+            state["t"] += out
+            if what in "qni" and len(state["t"]) > MAX_NAME:
+                return at, Status.FAIL
+        if status is not Status.DONE:
+            return at, status
+        if what == "q":
+            state["k"] = key = json.loads(state["t"])
+            if self.known is not None and key not in self.name + self.arguments + self.ids + self.known:
+                return at, Status.FAIL
+            state.update(p=":", t="")
+            return at, status
+        if what in "sz":
+            whole = "{}" if what == "z" else json.loads(state["t"]) or "{}"
+            if not is_object(whole):
+                return at, Status.FAIL
+            if call.begun:
+                call.argue(whole)
+            else:
+                state["a"] = whole
+        if what in "asz":
+            state["done"] = True
+        elif what == "i":
+            state["i"] = json.loads(state["t"])
+        elif what == "n":
+            state["n"] = json.loads(state["t"])
+            if not state["n"].strip():
+                return at, Status.FAIL
+            call.begin(state["n"], state["i"])
+            if state["a"]:
+                call.argue(state["a"])
+        state.update(p="c", t="", a="" if what == "n" else state["a"])
+        return at, status
+
+    def _close(self, state: dict[str, Any], at: int, call: Call) -> tuple[int, Status]:
+        if not state["n"]:
+            return at, Status.FAIL
+        if not state["done"]:
+            call.argue("{}")
+        again = state["list"] or bool(self.between)
+        state.update(self._empty(), p="," if state["list"] else ";")
+        return at + 1, Status.CALL if again else Status.DONE
+
+    def begun(self, state: dict[str, Any]) -> bool:
+        return bool(state["p"] != "^")
+
+    def in_string(self, state: dict[str, Any]) -> bool:
+        return state["p"] in ("q", "V") and Reader(*state["r"]).in_string
+
+    def held(self, state: dict[str, Any]) -> str:
+        return f"{state['t']}{state['r'][2]}" if state["p"] in ("q", "V") else ""
+
+    def whole(self, state: dict[str, Any]) -> bool:
+        return state["p"] in (",", ";")
