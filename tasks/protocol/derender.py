@@ -57,6 +57,8 @@ class DerenderContext:
     """`tools`, `tool_choice`, `parallel_tool_calls`, `include_reasoning`, `chat_template_kwargs` (with the model's
     defaults) and `history_tool_call_cnt`, as in vLLM's parse context."""
     tool_arguments: Literal["stream", "complete"] = "stream"
+    call_ids: str = "random"
+    """How ids of calls look that come without one."""
     tool_parser: bool = False
     """The model has a tool parser."""
     reasoning_parser: bool = False

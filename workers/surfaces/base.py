@@ -44,6 +44,8 @@ class AnswerFacts:
     tool_parser: bool = False
     reasoning_parser: bool = False
     tool_arguments: str = "stream"
+    call_ids: str = "random"
+    """How ids of calls look that come without one: "random" or "mistral"."""
     template_arguments: JsonObject | None = None
     """The request's template arguments with the model's defaults laid under them; the request's alone if None."""
     skip_special_tokens: bool = True
@@ -58,7 +60,8 @@ class AnswerFacts:
 class ChoiceDelta:
     """What the next tokens of one choice meant.
 
-    `events` holds parse events in order, at most one `Logprobs`, and a `Finish` last where the choice ended.
+    `events` holds parse events in order, at most one `Logprobs`, and a `Finish` last where the choice ended; its reason
+    is OpenAI's, so `tool_calls` where the model stopped by itself after a whole call.
     `completion_tokens` and `reasoning_tokens` are the choice's totals so far.
     """
 

@@ -23,7 +23,6 @@ from tasks.protocol.conversation import Conversation, Tokenization, count_tool_c
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import (
     CallArguments,
-    CallEnd,
     CallStart,
     Event,
     Finish,
@@ -77,11 +76,10 @@ OPTION_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCounts:
-    """What is known of one choice: its token totals, and how many of its calls have closed."""
+    """One choice's token totals."""
 
     completion_tokens: int = 0
     reasoning_tokens: int = 0
-    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +173,7 @@ class OpenAIChat:
             },
             # A call that was cut off must not look whole in an answer that comes at once.
             tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
+            call_ids=facts.call_ids,
             tool_parser=facts.tool_parser,
             reasoning_parser=facts.reasoning_parser,
             system_fingerprint=facts.system_fingerprint,
@@ -190,9 +189,7 @@ class OpenAIChat:
     ) -> tuple[ChatState, list[JsonObject]]:
         """The client's next chunks: the roles of all choices before the first, then at most one for the delta."""
         chunks = [] if state.started else _opening(context)
-        before = state.choices[delta.index]
-        closed = sum(isinstance(event, CallEnd) for event in delta.events) if _keeps_calls(context) else 0
-        counts = ChoiceCounts(delta.completion_tokens, delta.reasoning_tokens, before.calls + closed)
+        counts = ChoiceCounts(delta.completion_tokens, delta.reasoning_tokens)
         state = replace(
             state,
             started=True,
@@ -254,7 +251,7 @@ class OpenAIChat:
         return {
             "started": state.started,
             "cached": state.cached_tokens,
-            "choices": [[c.completion_tokens, c.reasoning_tokens, c.calls] for c in state.choices],
+            "choices": [[c.completion_tokens, c.reasoning_tokens] for c in state.choices],
         }
 
     def load(self, data: Any) -> ChatState:
@@ -321,25 +318,10 @@ def _forced(context: DerenderContext) -> bool:
     return choice == "required" or isinstance(choice, dict)
 
 
-def _keeps_calls(context: DerenderContext) -> bool:
-    """Whether calls that the parser finds reach the client."""
-    parse = context.parse
-    return _forced(context) or (context.tool_parser and bool(parse.get("tools")) and parse.get("tool_choice") == "auto")
-
-
-def _finish_reason(context: DerenderContext, reason: str, calls: int) -> str:
-    """The client's finish reason: `tool_calls` where the model stopped by itself after a whole call.
-
-    A request that names its function gets `stop`, as OpenAI answers it.
-    """
-    named = isinstance(context.parse.get("tool_choice"), dict)
-    return "tool_calls" if calls and reason == "stop" and not named else reason
-
-
 def _call_id(context: DerenderContext, choice: int, call: int) -> str:
     """An id for a call that came without one; the same whenever the answer is made again."""
-    seed = f"{context.response_id}:{choice}:{call}".encode()
-    return f"chatcmpl-tool-{hashlib.sha256(seed).hexdigest()[:32]}"
+    digest = hashlib.sha256(f"{context.response_id}:{choice}:{call}".encode()).hexdigest()
+    return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:32]}"
 
 
 def _envelope(context: DerenderContext, choices: list[JsonObject]) -> JsonObject:
@@ -382,7 +364,7 @@ def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts
         return None
     choice: JsonObject = {"index": delta.index, "delta": message, "logprobs": logprobs, "finish_reason": None}
     if finish is not None:
-        choice["finish_reason"] = _finish_reason(context, finish.reason, counts.calls)
+        choice["finish_reason"] = finish.reason
         choice["stop_reason"] = finish.stop_reason
     choice["token_ids"] = token_ids
     chunk = _envelope(context, [choice])
@@ -401,22 +383,20 @@ def _message_delta(context: DerenderContext, delta: ChoiceDelta) -> JsonObject:
     content: list[str] = []
     reasoning: list[str] = []
     calls: dict[int, JsonObject] = {}
-    keeps = _keeps_calls(context)
-    only_first = context.parse.get("parallel_tool_calls") is False
     for event in delta.events:
         match event:
             case Text(text):
                 content.append(text)
             case Reasoning(text) if context.include_reasoning:
                 reasoning.append(text)
-            case CallStart(index, name, call_id) if keeps and not (only_first and index):
+            case CallStart(index, name, call_id):
                 calls[index] = {
                     "id": call_id or _call_id(context, delta.index, index),
                     "type": "function",
                     "index": index,
                     "function": {"name": name},
                 }
-            case CallArguments(index, fragment) if keeps and not (only_first and index):
+            case CallArguments(index, fragment):
                 function = calls.setdefault(index, {"index": index, "function": {}})["function"]
                 function["arguments"] = function.get("arguments", "") + fragment
             case _:
