@@ -85,8 +85,9 @@ class HttpEngine:
             headers = {"Authorization": f"Bearer {self.settings.api_key}"} if self.settings.api_key else {}
             self._session = aiohttp.ClientSession(
                 headers=headers,
-                # Servers drop idle connections after 5 s; an idle one must not be taken up in that moment.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+                # No connection is used twice: servers drop idle ones unasked (llama-server after each stream), and a
+                # POST that meets such a moment must not be sent again blindly. A generation outlasts a handshake.
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 # A generation may take as long as it takes: deadlines are the caller's, who cancels.
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.settings.connect_timeout_s),
             )
@@ -151,7 +152,7 @@ class HttpEngine:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise EngineUnavailable(f"the engine at {server.url} cannot be reached: {error}") from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            if not connected and isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
+            if not connected and isinstance(error, aiohttp.ClientConnectionError | ConnectionError):
                 raise EngineUnavailable(f"the engine at {server.url} closed the connection") from error
             raise EngineFailed(f"the connection to the engine at {server.url} broke: {error!r}") from error
         except ValueError as error:
