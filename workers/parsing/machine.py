@@ -396,7 +396,7 @@ class _Run:
         elif word is None:
             self._keep_raw(plain)
         else:
-            self._text(self.raw + plain[word.start() :])
+            self._text(self.raw + plain)
             self.raw, self.lead = "", None
 
     def _text(self, text: str) -> None:
@@ -498,6 +498,7 @@ class _Run:
 
     def begin(self, name: str, call_id: str | None = None) -> None:
         """The call's name is known."""
+        name = name.strip()
         self.name = name
         if call_id is None and self.parser.format.call_ids == "kimi":
             call_id = f"functions.{name}:{self.state.history + self.index}"

@@ -1,0 +1,159 @@
+"""The laws of parsing, for every format: walked from its own table."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning, Text
+from tests.workers.parsing import walks
+from workers.parsing import (
+    Format,
+    ParseContext,
+    Parser,
+    ParserState,
+    bind,
+    finish,
+    load_format,
+    merge,
+    parse,
+    start,
+    step,
+)
+from workers.parsing.registry import REASONING, TOOLS
+from workers.text.pieces import Piece
+
+WALKS = 120
+PAIRS = (
+    [(None, None)]
+    + [(tools, None) for tools in sorted(TOOLS)]
+    + [(None, reasoning) for reasoning in sorted(REASONING)]
+    + [(tools, "qwen3") for tools in sorted(TOOLS)]
+    + [("hermes", reasoning) for reasoning in sorted(REASONING)]
+    + [(name, name) for name in sorted(set(TOOLS) & set(REASONING))]
+)
+
+
+def _format(pair: tuple[str | None, str | None]) -> Format:
+    return load_format(*pair)
+
+
+def context(**changes: object) -> ParseContext:
+    return ParseContext(**{"tools": walks.TOOLS, **changes})  # type: ignore[arg-type]
+
+
+def streamed(
+    parser: Parser, given: ParseContext, chunks: Sequence[Sequence[Piece]], reason: str
+) -> tuple[list[ParseEvent], str]:
+    """The events of chunks, with the state saved and restored through JSON before each."""
+    saved = json.dumps(start(parser, given, []).dump())
+    events: list[ParseEvent] = []
+    for chunk in chunks:
+        state, more = step(parser, ParserState.load(json.loads(saved)), chunk)
+        saved = json.dumps(state.dump())
+        events += more
+    rest, reason = finish(parser, ParserState.load(json.loads(saved)), reason)
+    return merge([*events, *rest]), reason
+
+
+def check_calls(events: Sequence[ParseEvent], *, complete: bool) -> None:
+    """Calls are in order and well formed; a closed one is valid JSON; complete-only ones are all closed."""
+    open_index, fragments, following = None, "", 0
+    for event in events:
+        if isinstance(event, CallStart):
+            assert event.index >= following and event.name == event.name.strip() != ""
+            open_index, fragments, following = event.index, "", event.index + 1
+        elif isinstance(event, CallArguments):
+            assert event.index == open_index
+            fragments += event.fragment
+        elif isinstance(event, CallEnd):
+            assert event.index == open_index
+            assert isinstance(json.loads(fragments), dict)
+            open_index = None
+        elif complete:
+            assert open_index is None
+    assert not (complete and open_index is not None)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_any_split_and_any_restore_gives_the_same_events(pair: tuple[str | None, str | None]) -> None:
+    table = _format(pair)
+    rng = random.Random(f"{pair}")
+    literals = sorted(set(table.markers.values()))
+    added = {literal: 1000 + at for at, literal in enumerate(literals)}
+    parsers = [(bind(table, {}), {}), (bind(table, added), added)]
+    for _ in range(WALKS):
+        parts = walks.draw(table, rng)
+        reason = rng.choice(["stop", "length"])
+        choice = rng.choice(["auto", "auto", "auto", "none", "required", {"name": "ping"}])
+        given = context(
+            tool_choice=choice,
+            tool_arguments=rng.choice(["stream", "complete"]),
+            parallel_tool_calls=rng.random() < 0.8,
+        )
+        for parser, vocabulary in parsers:
+            special = frozenset(literal for literal in vocabulary if rng.random() < 0.5)
+            pieces = walks.pieces_of(parts, vocabulary, special)
+            want = parse(parser, given, [], pieces, reason)
+            check_calls(want[0], complete=given.tool_arguments == "complete")
+            splits = [walks.cut_pieces(pieces, rng) for _ in range(2)]
+            if not vocabulary:
+                splits += [[[char] for char in "".join(parts)], walks.split_text(parts, rng)]
+            for chunks in splits:
+                assert streamed(parser, given, chunks, reason) == want, (parts, chunks, special, given, reason)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_text_without_markup_is_not_touched(pair: tuple[str | None, str | None]) -> None:
+    parser = bind(_format(pair), {})
+    text = "  It is 3 < 4, é🙂.\n\n* one\n* two \n"
+    for given in (context(), context(tool_choice="none"), ParseContext()):
+        given = ParseContext(**{**_fields(given), "template_arguments": dict.fromkeys(THINKING_OFF, False)})
+        events, reason = parse(parser, given, [], [text], "stop")
+        assert "".join(event.text for event in events if isinstance(event, Text | Reasoning)) == text
+        assert reason == "stop"
+
+
+THINKING_OFF = ("enable_thinking", "thinking")
+
+
+def _fields(given: ParseContext) -> dict[str, object]:
+    return {name: getattr(given, name) for name in ParseContext.__slots__}
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_the_state_does_not_grow_with_the_output(pair: tuple[str | None, str | None]) -> None:
+    table = _format(pair)
+    parser = bind(table, {})
+    sizes = []
+    state = start(parser, context(), [])
+    base = len(json.dumps(state.dump()))
+    for _ in range(400):
+        state, _ = step(parser, state, ["The weather is <fine> in Oslo, 3 < 4.\n "])
+        sizes.append(len(json.dumps(state.dump())))
+    assert max(sizes) - base < 400
+    assert max(sizes[-200:]) <= max(sizes[:200])
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_malformed_and_unfinished_markup_never_ends_as_a_call(pair: tuple[str | None, str | None]) -> None:
+    """Cut a good walk at every character: what closed before the cut is all that may have closed."""
+    table = _format(pair)
+    parser = bind(table, {})
+    rng = random.Random(f"cut {pair}")
+    for _ in range(12):
+        text = "".join(walks.draw(table, rng, 6))
+        whole, _ = parse(parser, context(), [], [text], "length")
+        ends = sum(isinstance(event, CallEnd) for event in whole)
+        closed = 0
+        for size in range(len(text) + 1):
+            for mode in ("stream", "complete"):
+                events, reason = parse(parser, context(tool_arguments=mode), [], [text[:size]], "length")
+                check_calls(events, complete=mode == "complete")
+                assert reason == "length"
+            now = sum(isinstance(event, CallEnd) for event in events)
+            assert closed <= now <= ends
+            closed = now
