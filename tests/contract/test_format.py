@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -111,17 +112,13 @@ def test_text_without_markup_is_not_touched(pair: tuple[str | None, str | None])
     parser = bind(_format(pair), {})
     text = "  It is 3 < 4, é🙂.\n\n* one\n* two \n"
     for given in (context(), context(tool_choice="none"), ParseContext()):
-        given = ParseContext(**{**_fields(given), "template_arguments": dict.fromkeys(THINKING_OFF, False)})
+        given = replace(given, template_arguments=dict.fromkeys(THINKING_OFF, False))
         events, reason = parse(parser, given, [], [text], "stop")
         assert "".join(event.text for event in events if isinstance(event, Text | Reasoning)) == text
         assert reason == "stop"
 
 
 THINKING_OFF = ("enable_thinking", "thinking")
-
-
-def _fields(given: ParseContext) -> dict[str, object]:
-    return {name: getattr(given, name) for name in ParseContext.__slots__}
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

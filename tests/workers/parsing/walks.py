@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 
 from tests.workers.parsing.bodies import BODY_SAMPLES
 from workers.parsing.spec import Format, Sink, live
@@ -101,7 +102,7 @@ def split_text(parts: list[str], rng: random.Random) -> list[list[Piece]]:
     """The same text, cut into chunks anywhere."""
     text = "".join(parts)
     cuts = sorted({0, len(text), *(rng.randint(0, len(text)) for _ in range(rng.randint(0, 12)))})
-    return [[text[a:b]] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [[text[a:b]] for a, b in pairwise(cuts)]
 
 
 def pieces_of(parts: list[str], added: Mapping[str, int], special: frozenset[str]) -> list[Piece]:
