@@ -1,9 +1,10 @@
 """An engine without a GPU: llama.cpp's server, in this process, through the `xllamacpp` wheel.
 
     $ python -m workers.engines.embedded --gguf SmolLM2-135M-Instruct.Q4_1.gguf --port 8081
-    engine: ready at http://127.0.0.1:8081 (SmolLM2-135M-Instruct.Q4_1, 8 slots of 4096 tokens, 2 threads)
+    engine: ready at http://127.0.0.1:8081 (SmolLM2-135M-Instruct.Q4_1, 4 slots of 4096 tokens, 2 threads)
 
-It serves until SIGTERM, SIGINT or the end of its parent, and answers like any `llama-server`.
+It serves until SIGTERM or SIGINT (with `--die-with-parent`, on Linux, also until its parent's end), and answers like
+any `llama-server`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class EmbeddedSettings:
     gguf: Path
     host: str = "127.0.0.1"
     port: int = 8081
-    parallel: int = 8
+    parallel: int = 4
     context: int = 4096
     threads: int = 0
     """0 is one for each core."""
+    die_with_parent: bool = False
 
 
 def start_server(settings: EmbeddedSettings) -> Any:
@@ -78,7 +80,7 @@ def count_threads(threads: int) -> int:
 
 
 def die_with_parent() -> None:
-    """Asks Linux to send SIGTERM when the parent ends, however it ends."""
+    """Asks Linux to send SIGTERM when the parent (its thread that started us) ends, however it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -88,15 +90,17 @@ def parse_arguments(arguments: list[str] | None = None) -> EmbeddedSettings:
     parser.add_argument("--gguf", type=Path, required=True, help="the model file")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8081)
-    parser.add_argument("--parallel", type=int, default=8, help="requests decoded together (default: 8)")
+    parser.add_argument("--parallel", type=int, default=4, help="requests decoded together (default: 4)")
     parser.add_argument("--context", type=int, default=4096, help="tokens of each of them (default: 4096)")
     parser.add_argument("--threads", type=int, default=0, help="default: one for each core")
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the starting process ends (Linux)")
     return EmbeddedSettings(**vars(parser.parse_args(arguments)))
 
 
 def main() -> int:
     settings = parse_arguments()
-    die_with_parent()
+    if settings.die_with_parent:
+        die_with_parent()
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

@@ -25,15 +25,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
+from itertools import cycle
 from typing import Any, Literal, get_args
 
 from tasks.errors import EngineFailed, EngineRefused, EngineUnavailable, InvalidRequest
 from tasks.protocol.generate import CandidateLogprob, GenerateRequest, PositionLogprobs, TokenChunk
 from tasks.settings import EngineSettings
-from workers.engines.base import Capabilities, Health, choice_count, ensure_whole
+from workers.engines.base import Capabilities, Health, choice_count, ensure_whole, fold_chunks
 
 FaultKind = Literal["fail", "refuse", "unavailable", "drop", "hang", "kill"]
 
@@ -130,23 +131,27 @@ class ScriptedEngine:
 
     async def generate(self, request: GenerateRequest, *, stream: bool) -> AsyncGenerator[TokenChunk, None]:
         choices = choice_count(request)
-        chunks = ensure_whole(self._generate(request, choices, stream), choices)
+        chunks = ensure_whole(self._generate(request, choices), choices)
         self.in_flight += 1
         whole = False
         try:
             async with aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
+                if stream:
+                    async for chunk in chunks:
+                        yield chunk
+                else:
+                    for chunk in await fold_chunks(chunks):
+                        yield chunk
             whole = True
         finally:
             self.in_flight -= 1
             self.aborted += not whole
 
-    async def _generate(self, request: GenerateRequest, choices: int, stream: bool) -> AsyncGenerator[TokenChunk, None]:
+    async def _generate(self, request: GenerateRequest, choices: int) -> AsyncGenerator[TokenChunk, None]:
         script = self.script
         origin = self._origin(request)
         await asyncio.sleep(script.first_delay_s)
-        open_choices = {i: _Choice(script, request, origin, i, stream) for i in range(choices)}
+        open_choices = {i: _Choice(script, request, origin, i) for i in range(choices)}
         while open_choices:
             await asyncio.sleep(script.delay_s)
             for index, choice in list(open_choices.items()):
@@ -182,7 +187,7 @@ class ScriptedEngine:
 class _Choice:
     """One choice's progress; positions count from the original prompt."""
 
-    def __init__(self, script: Script, request: GenerateRequest, origin: _Origin, index: int, stream: bool) -> None:
+    def __init__(self, script: Script, request: GenerateRequest, origin: _Origin, index: int) -> None:
         params = request.sampling_params
         asked = params.get("max_tokens")
         if asked is not None and (not isinstance(asked, int) or asked < 1):
@@ -194,18 +199,13 @@ class _Choice:
         self._choice = origin.choice + index
         self._position = origin.done
         self._end = origin.done + limit
-        self._stream = stream
-        self._sizes = self._chunk_sizes(limit)
+        self._sizes = cycle(script.chunk_tokens)
         self._stop_ids = set(params.get("stop_token_ids") or ())
         self._logprobs: int | None = params.get("logprobs")
         self._prompt_tokens = len(request.token_ids)
         self._faults = sorted(
             (f for f in script.faults if f.after_tokens >= origin.done), key=lambda fault: fault.after_tokens
         )
-
-    def _chunk_sizes(self, limit: int) -> Iterator[int]:
-        while True:
-            yield from self._script.chunk_tokens if self._stream else (limit,)
 
     def due_fault(self) -> Fault | None:
         """The fault that strikes at this position, once."""
