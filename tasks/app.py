@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -13,7 +14,7 @@ from kombu import Exchange, Queue
 
 from tasks import transport
 from tasks.settings import Settings
-from tasks.specs import GENERATE_TASK, SPECS
+from tasks.specs import DERENDER_TASK, GENERATE_TASK, RENDER_TASK
 
 
 class LeaseRenewer(bootsteps.StartStopStep):
@@ -54,24 +55,29 @@ def generate_queue(model: str, job_class: str) -> str:
     return GENERATE_TASK.queue.format(model=model, job_class=job_class)
 
 
-def stage_queues(settings: Settings) -> list[str]:
-    """Every queue, those of each kind of worker in the order in which it consumes them."""
-    plain = {spec.queue: None for spec in SPECS if spec is not GENERATE_TASK}
-    # What is further along comes first, so that a request that was begun is finished.
-    cpu = sorted(plain, key=lambda queue: queue != "derender")
-    gpu = [generate_queue(model.name, cls) for cls in ("interactive", "batch") for model in settings.models]
-    return cpu + gpu
+def cpu_queues() -> list[str]:
+    """What CPU workers consume. What is further along comes first, so that a request that was begun is finished."""
+    return [DERENDER_TASK.queue, RENDER_TASK.queue]
 
 
-def create_app(settings: Settings, *, threads: int = 4) -> Celery:
-    """The Celery application for these settings; `threads` is the worker's default number of slots."""
+def gpu_queues(models: Sequence[str]) -> list[str]:
+    """What a GPU worker for these models consumes: all interactive work before any batch work."""
+    return [generate_queue(model, job_class) for job_class in ("interactive", "batch") for model in models]
+
+
+def create_app(settings: Settings, *, queues: Sequence[str] = (), threads: int = 4) -> Celery:
+    """The Celery application for these settings.
+
+    A worker of it consumes `queues`, in this order, with `threads` slots; an application that only dispatches needs
+    neither, because messages name their queue (see `tasks.routing`).
+    """
     transport.install()
     app = Celery("tokenyard", broker=settings.redis_url, set_as_current=False)
     direct = Exchange("", type="direct")
     app.conf.update(
-        task_queues=[Queue(name, direct, routing_key=name) for name in stage_queues(settings)],
+        task_queues=[Queue(name, direct, routing_key=name) for name in queues or cpu_queues()],
         task_create_missing_queues=False,
-        task_default_queue="render",
+        task_default_queue=RENDER_TASK.queue,
         task_serializer="json",
         accept_content=["json"],
         task_ignore_result=True,

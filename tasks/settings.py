@@ -123,6 +123,8 @@ class WorkerSettings(_Frozen):
     cpu_processes: int = Field(2, ge=1)
     cpu_threads: int = Field(4, ge=1)
     gpu_processes: int = Field(1, ge=1)
+    drain_s: float = 8.0
+    """How long a stopping worker goes on with what it has before it gives it to another."""
     batch_share: float = Field(0.75, gt=0, le=1)
     """The part of an engine's slots that batch work may take while interactive work leaves them free."""
 

@@ -47,3 +47,18 @@ def spec_for(stage: Stage, *, stream: bool) -> TaskSpec:
     if stage == DERENDER:
         return FOLLOW_TASK if stream else DERENDER_TASK
     return {RENDER: RENDER_TASK, GENERATE: GENERATE_TASK}[stage]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An API route whose requests are jobs: the client protocol that it speaks, and its way through the stages."""
+
+    path: str
+    surface: str
+    stages: tuple[Stage, ...]
+
+
+ENDPOINTS: Final[dict[str, Endpoint]] = {
+    endpoint.path: endpoint
+    for endpoint in (Endpoint("/v1/chat/completions", "openai_chat", (RENDER, GENERATE, DERENDER)),)
+}

@@ -110,6 +110,8 @@ class Job:
     error: JsonObject | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    token_chunks: int = 0
+    """How many chunks the token channel holds."""
     metadata: JsonObject = field(default_factory=dict)
 
     @property

@@ -212,6 +212,7 @@ class MemoryStore:
             have = len(held.tokens)
             if commit.tokens_from == have:
                 held.tokens.extend(commit.tokens)
+                held.job = replace(held.job, token_chunks=len(held.tokens))
                 follower = held.job.records.get(DERENDER)
                 if follower is not None and follower.state == "running":
                     head = f"t {job_id} {have + 1}".encode()

@@ -405,5 +405,6 @@ def _job_from_hash(job_id: str, h: Mapping[str, str]) -> Job:
         error=json.loads(h["error"]) if h.get("error") else None,
         prompt_tokens=int(h["prompt_tokens"]) if "prompt_tokens" in h else None,
         completion_tokens=int(h["completion_tokens"]) if "completion_tokens" in h else None,
+        token_chunks=int(h.get("tokens", 0)),
         metadata=json.loads(h.get("metadata") or "{}"),
     )

@@ -1,0 +1,85 @@
+"""The FastAPI application: `create_app(settings)`, its lifespan and its routes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api import errors
+from api.deps import Process
+from api.limits import Admission
+from api.relay import Hub
+from api.routes import health, jobs, openai
+from tasks.app import create_app as create_celery
+from tasks.pipeline import Pipeline
+from tasks.reaper import reap_forever
+from tasks.settings import Settings, load_settings
+from tasks.store_redis import RedisBus, RedisStore
+from tasks.telemetry import configure_logging
+
+DESCRIPTION = """Requests to language models as queued work. `/v1/chat/completions` and `/v1/models` are what the
+official OpenAI clients call; `/v1/jobs` takes the same bodies as durable jobs that can be followed and cancelled."""
+
+
+class RequestIds:
+    """Gives every response the `x-request-id` of its request, or a new one. Plain ASGI: streams pass untouched."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id") or secrets.token_hex(16)
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("x-request-id", given)
+            await send(message)
+
+        await self._app(scope, receive, send_named)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """An API process over these settings, or over those of the environment."""
+    settings = settings or load_settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        configure_logging(settings.log_level, settings.log_format, "api")
+        # A client is answered with 503 soon rather than made to wait for a store that does not come back.
+        store = RedisStore(settings, patience_s=5.0)
+        name = f"api-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        hub = Hub(name, store, RedisBus(settings, name))
+        pipeline = Pipeline(settings, create_celery(settings), store)
+        admission = Admission(settings, store)
+        await admission.refresh()
+        app.state.process = Process(settings, store, pipeline, hub, admission)
+        background = [
+            asyncio.create_task(work)
+            for work in (hub.run(), admission.watch(), reap_forever(pipeline, settings.queue.reap_interval_s))
+        ]
+        try:
+            yield
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await store.close()
+
+    app = FastAPI(title="Tokenyard", description=DESCRIPTION, version="0.1.0", lifespan=lifespan)
+    errors.install(app)
+    app.add_middleware(RequestIds)
+
+    for routes in (openai.router, jobs.router, health.router):
+        app.include_router(routes)
+    return app

@@ -1,0 +1,20 @@
+"""API keys: `Authorization: Bearer <key>`, or `x-api-key`, where the settings name any."""
+
+from __future__ import annotations
+
+import hmac
+
+from fastapi import Request
+
+from api.deps import process_of
+from tasks.errors import AuthenticationFailed
+
+
+def require_key(request: Request) -> None:
+    """Refuse a request without one of the configured keys."""
+    keys = process_of(request).settings.api.keys
+    if not keys:
+        return
+    given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    if not any(hmac.compare_digest(given.encode(), key.encode()) for key in keys):
+        raise AuthenticationFailed()

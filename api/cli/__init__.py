@@ -1,0 +1,1 @@
+"""The `tokenyard` console script."""

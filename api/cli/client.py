@@ -1,0 +1,69 @@
+"""Talks to a running yard over its API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import httpx
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    name: str
+    id: str
+    data: Any
+
+
+class Client:
+    """The API's routes that the console script needs; errors end the command with their message."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(30, read=None))
+
+    def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        try:
+            reply = self._http.request(method, path, json=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise click.ClickException(f"{self._http.base_url}: {error}") from error
+        _check(reply)
+        return reply.json()
+
+    def stream(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Iterator[Event]:
+        try:
+            with self._http.stream(method, path, json=body, headers=headers) as reply:
+                if reply.is_error:
+                    reply.read()
+                    _check(reply)
+                fields: dict[str, str] = {}
+                for line in reply.iter_lines():
+                    if line:
+                        name, _, value = line.partition(":")
+                        fields[name] = value.removeprefix(" ")
+                    elif "data" in fields:
+                        data = fields["data"]
+                        parsed = None if data == "[DONE]" else json.loads(data)
+                        yield Event(fields.get("event", "message"), fields.get("id", ""), parsed)
+                        fields = {}
+                    else:
+                        fields = {}
+        except httpx.HTTPError as error:
+            raise click.ClickException(f"{self._http.base_url}: {error}") from error
+
+
+def _check(reply: httpx.Response) -> None:
+    if not reply.is_error:
+        return
+    try:
+        message = reply.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = reply.text
+    raise click.ClickException(f"{reply.status_code}: {message}")

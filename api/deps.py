@@ -1,0 +1,34 @@
+"""What a request handler needs of its process: settings, the pipeline, the hub."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+
+from tasks.pipeline import Pipeline
+from tasks.settings import Settings
+from tasks.store import JobStore
+
+if TYPE_CHECKING:
+    from api.limits import Admission
+    from api.relay import Hub
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One API process's connections, made in the lifespan and shared by all requests."""
+
+    settings: Settings
+    store: JobStore
+    pipeline: Pipeline
+    hub: Hub
+    admission: Admission
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+
+def process_of(request: Request) -> Process:
+    process: Process = request.app.state.process
+    return process

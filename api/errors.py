@@ -1,0 +1,59 @@
+"""Errors as clients see them: OpenAI's envelope, the status of the class, and when to come back.
+
+HTTP/1.1 404  {"error": {"message": "...", "type": "not_found_error", "param": "model", "code": "model_not_found"}}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tasks.errors import InvalidRequest, NotFound, TokenyardError
+from tasks.telemetry import get_logger
+
+log = get_logger(__name__)
+
+
+def envelope_from(error: TokenyardError) -> dict[str, Any]:
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+
+
+def response_from(error: TokenyardError) -> JSONResponse:
+    headers = {}
+    if error.retry_after_s is not None or error.status in (429, 503):
+        headers["Retry-After"] = str(error.retry_after_s or 2)
+    if error.status == 409:
+        headers["x-should-retry"] = "false"  # OpenAI's clients repeat a 409 unless told not to
+    return JSONResponse(envelope_from(error), status_code=error.status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of this app in the envelope."""
+
+    async def ours(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, TokenyardError)
+        return response_from(error)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:]) or None
+        return response_from(InvalidRequest(f"{field}: {first['msg']}" if field else first["msg"], param=field))
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        known = NotFound("There is no such route.") if error.status_code == 404 else InvalidRequest(str(error.detail))
+        return JSONResponse(envelope_from(known), status_code=error.status_code, headers=error.headers)
+
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        log.error("request_raised", exc_info=error)
+        return response_from(TokenyardError())
+
+    app.add_exception_handler(TokenyardError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)

@@ -1,0 +1,8 @@
+"""The Celery application that Flower looks at: `celery -A api.flower flower`."""
+
+from __future__ import annotations
+
+from tasks.app import create_app
+from tasks.settings import load_settings
+
+app = create_app(load_settings())

@@ -1,0 +1,208 @@
+"""From a job's events to its client: the process's inbox, taken apart by job, and the forms of an answer.
+
+Events are ready-made: what a worker wrote is what the client gets. The inbox is fast and may lose messages; sequence
+numbers show a gap, and a gap or a silence is filled from the job's channel, so a subscription misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import Request
+
+from api.errors import envelope_from
+from tasks.bus import Bus, parse_message
+from tasks.errors import JobNotFound, error_from_json
+from tasks.pipeline import Pipeline
+from tasks.protocol.base import compact_json
+from tasks.store import Entry, JobStore
+
+SILENCE_S = 2.0
+DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": waiting\n\n"
+
+
+class Hub:
+    """Reads this process's inbox and hands each message to whoever subscribed to its job."""
+
+    def __init__(self, name: str, store: JobStore, bus: Bus) -> None:
+        self.name = name
+        self._store = store
+        self._bus = bus
+        self._subscriptions: defaultdict[str, list[Subscription]] = defaultdict(list)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                raw_messages = await self._bus.receive(2.0)
+            except OSError:
+                for subscriptions in self._subscriptions.values():
+                    for subscription in subscriptions:
+                        subscription.suspect_gap()
+                await asyncio.sleep(0.2)
+                continue
+            for raw in raw_messages:
+                message = parse_message(raw)
+                for subscription in self._subscriptions.get(message.job_id, ()):
+                    subscription.feed(message.first_seq, message.records)
+
+    def subscribe(self, job_id: str, after: int = 0) -> Subscription:
+        """A job's events with sequence numbers above `after`; subscribe before the job can have any, close at the end."""
+        return Subscription(self, self._store, job_id, after)
+
+    def _add(self, subscription: Subscription) -> None:
+        self._subscriptions[subscription.job_id].append(subscription)
+
+    def _remove(self, subscription: Subscription) -> None:
+        rest = [other for other in self._subscriptions.pop(subscription.job_id, ()) if other is not subscription]
+        if rest:
+            self._subscriptions[subscription.job_id] = rest
+
+
+class Subscription:
+    """One client's view of a job's events, in order, without gaps or repeats, until the last one."""
+
+    def __init__(self, hub: Hub, store: JobStore, job_id: str, after: int) -> None:
+        self.job_id = job_id
+        self.ended = False
+        self._hub, self._store = hub, store
+        self._seen = after
+        self._waiting: list[Entry] = []
+        self._gap = False
+        self._arrived = asyncio.Event()
+
+        hub._add(self)
+
+    def close(self) -> None:
+        self._hub._remove(self)
+
+    def feed(self, first_seq: int, records: tuple[bytes, ...]) -> None:
+        if first_seq > self._seen + len(self._waiting) + 1:
+            self._gap = True
+        else:
+            skip = self._seen + len(self._waiting) + 1 - first_seq
+            self._waiting += [Entry(first_seq + i, data) for i, data in enumerate(records) if i >= skip]
+        self._arrived.set()
+
+    def suspect_gap(self) -> None:
+        self._gap = True
+        self._arrived.set()
+
+    async def next(self, wait_s: float) -> list[Entry]:
+        """The next events, or none within `wait_s`. Raises JobNotFound when the job is not known (any more)."""
+        if not self._waiting and not self._gap:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                self._gap = True
+        self._arrived.clear()
+        if self._gap:
+            self._gap = False
+            entries = await self._store.read_events(self.job_id, self._seen + len(self._waiting))
+            if entries:
+                self.feed(entries[0].seq, tuple(entry.data for entry in entries))
+            elif not self._waiting and await self._store.get(self.job_id) is None:
+                raise JobNotFound(f"There is no job {self.job_id!r}.")
+        events, self._waiting = self._waiting, []
+        if events:
+            self._seen = events[-1].seq
+            self.ended = events[-1].data[:1] in (b"d", b"e")
+        return events
+
+    async def replay(self) -> list[Entry]:
+        """What is in the channel already."""
+        self._gap = True
+        return await self.next(0)
+
+
+async def await_answer(request: Request, subscription: Subscription, pipeline: Pipeline) -> dict[str, Any]:
+    """The whole answer of a job; cancels the job when its client goes away.
+
+    Raises:
+        TokenyardError: what the job failed with.
+    """
+    gone = asyncio.create_task(_disconnected(request))
+    answer: dict[str, Any] | None = None
+    try:
+        while not subscription.ended:
+            coming = asyncio.create_task(subscription.next(SILENCE_S))
+            await asyncio.wait({coming, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and not coming.done():
+                coming.cancel()
+                await pipeline.cancel(subscription.job_id)
+                raise asyncio.CancelledError
+            for entry in await coming:
+                if entry.data[:1] == b"r":
+                    answer = json.loads(entry.data[1:])
+                elif entry.data[:1] == b"e":
+                    raise error_from_json(json.loads(entry.data[1:]))
+    finally:
+        gone.cancel()
+        subscription.close()
+    assert answer is not None, "a job that succeeded has an answer"
+    return answer
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def relay_chunks(
+    subscription: Subscription, first: list[Entry], pipeline: Pipeline, heartbeat_s: float
+) -> AsyncIterator[bytes]:
+    """A streamed answer as server-sent events, `[DONE]` last; cancels the job when its client goes away."""
+    try:
+        async for events in _beating(subscription, first, heartbeat_s):
+            if not events:
+                yield HEARTBEAT
+            for entry in events:
+                kind, body = entry.data[:1], entry.data[1:]
+                if kind == b"c":
+                    yield b"data: " + body + b"\n\n"
+                elif kind == b"e":
+                    yield b"data: " + compact_json(envelope_from(error_from_json(json.loads(body)))) + b"\n\n"
+        yield DONE
+    finally:
+        subscription.close()
+        if not subscription.ended:
+            # The client is gone and this task is being cancelled: the cancellation of the job must outlive it.
+            await asyncio.shield(asyncio.ensure_future(pipeline.cancel(subscription.job_id)))
+
+
+KINDS = {b"s": "status", b"c": "chunk", b"r": "response", b"e": "error", b"d": "done"}
+
+
+async def relay_events(subscription: Subscription, first: list[Entry], heartbeat_s: float) -> AsyncIterator[bytes]:
+    """All of a job's events, each with its sequence number as its id, for clients that resume."""
+    try:
+        async for events in _beating(subscription, first, heartbeat_s):
+            if not events:
+                yield HEARTBEAT
+            for entry in events:
+                kind, body = entry.data[:1], entry.data[1:]
+                if kind == b"e":
+                    body = compact_json(envelope_from(error_from_json(json.loads(body))))
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (entry.seq, KINDS[kind].encode(), body)
+    finally:
+        subscription.close()
+
+
+async def _beating(subscription: Subscription, first: list[Entry], heartbeat_s: float) -> AsyncIterator[list[Entry]]:
+    """A subscription's events until its last one; an empty list whenever `heartbeat_s` passed without any."""
+    if first:
+        yield first
+    silent_s = 0.0
+    while not subscription.ended:
+        events = await subscription.next(SILENCE_S)
+        silent_s = 0.0 if events else silent_s + SILENCE_S
+        if events:
+            yield events
+        elif silent_s >= heartbeat_s:
+            silent_s = 0.0
+            yield []

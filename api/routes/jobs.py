@@ -1,0 +1,182 @@
+"""Requests as durable jobs: submit, look, follow, fetch the result, cancel."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import Field, ValidationError
+
+from api.auth import require_key
+from api.deps import Process, process_of
+from api.errors import envelope_from
+from api.limits import json_object_from, read_body
+from api.relay import relay_events
+from api.routes.openai import CHAT_EXAMPLE, ERRORS, body_schema, check
+from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
+from tasks.pipeline import Submission
+from tasks.protocol.base import WireModel, compact_json, invalid_request_from
+from tasks.specs import ENDPOINTS
+from tasks.store import Job, Status
+
+router = APIRouter(prefix="/v1/jobs", dependencies=[Depends(require_key)], tags=["Jobs"])
+
+EXAMPLE = {"endpoint": "/v1/chat/completions", "body": CHAT_EXAMPLE, "metadata": {"row": "17"}}
+
+
+class JobRequest(WireModel):
+    """A request to one of the API's endpoints, to be run as a job."""
+
+    endpoint: str
+    body: dict[str, Any]
+    job_class: Literal["interactive", "batch"] = Field("batch", alias="class")
+    """`batch` takes what interactive work leaves."""
+    timeout_s: float | None = Field(None, gt=0)
+    """The job expires when it is not done by then."""
+    metadata: dict[str, str] = Field(default_factory=dict, max_length=16)
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """A job as the API shows it: times are Unix seconds, null where they have not come."""
+    base = f"/v1/jobs/{job.id}"
+    started = [record.started_at for record in job.records.values() if record.started_at]
+    return {
+        "id": job.id,
+        "object": "job",
+        "endpoint": job.endpoint,
+        "model": job.model,
+        "class": job.job_class,
+        "stream": job.stream,
+        "status": job.status.value,
+        "stage": None if job.status.terminal else job.stage,
+        "created_at": job.created_at,
+        "started_at": min(started) if started else None,
+        "ended_at": job.ended_at or None,
+        "expires_at": job.deadline_at,
+        "stages": {
+            stage: {
+                "state": record.state,
+                "attempts": record.attempts,
+                "queued_at": record.sent_at or None,
+                "started_at": record.started_at or None,
+                "ended_at": record.ended_at or None,
+            }
+            for stage, record in job.records.items()
+        },
+        "usage": {"prompt_tokens": job.prompt_tokens, "completion_tokens": job.completion_tokens},
+        "error": envelope_from(error_from_json(job.error))["error"] if job.error else None,
+        "metadata": job.metadata,
+        "links": {"self": base, "result": f"{base}/result", "events": f"{base}/events"},
+    }
+
+
+async def find(process: Process, job_id: str) -> Job:
+    job = await process.store.get(job_id)
+    if job is None:
+        raise JobNotFound(f"There is no job {job_id!r}.", param="id")
+    return job
+
+
+@router.post("", status_code=202, responses=ERRORS, openapi_extra=body_schema(JobRequest, EXAMPLE))
+async def submit(request: Request) -> Response:
+    """Accept a request as a job. With an `Idempotency-Key` header, a repeated call returns the same job."""
+    process = process_of(request)
+    raw = await read_body(request, process.settings.limits.max_body_bytes)
+    try:
+        wanted = JobRequest.model_validate(json_object_from(raw))
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
+    endpoint = ENDPOINTS.get(wanted.endpoint)
+    if endpoint is None:
+        raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}", param="endpoint")
+    try:
+        model, parsed = check(process, endpoint, wanted.body)
+    except InvalidRequest as error:
+        error.param = f"body.{error.param}" if error.param else "body"
+        raise
+    job_id = await process.pipeline.submit(
+        Submission(
+            endpoint=endpoint.path,
+            model=model,
+            body=compact_json(wanted.body),
+            stream=bool(parsed.stream),
+            stages=endpoint.stages,
+            job_class=wanted.job_class,
+            detached=True,
+            idempotency_key=request.headers.get("idempotency-key", ""),
+            metadata=wanted.metadata,
+            deadline_in_s=wanted.timeout_s,
+        )
+    )
+    job = await find(process, job_id)
+    return JSONResponse(job_json(job), status_code=202, headers={"Location": f"/v1/jobs/{job_id}"})
+
+
+@router.get("")
+async def page(request: Request, limit: int = Query(20, ge=1, le=100), after: str | None = None) -> Response:
+    """Jobs, newest first; `after` is the last id of the page before."""
+    jobs = await process_of(request).store.page(limit + 1, after)
+    shown = [job_json(job) for job in jobs[:limit]]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": shown,
+            "first_id": shown[0]["id"] if shown else None,
+            "last_id": shown[-1]["id"] if shown else None,
+            "has_more": len(jobs) > limit,
+        }
+    )
+
+
+@router.get("/{job_id}", responses={404: ERRORS[404]})
+async def get(job_id: str, request: Request) -> Response:
+    """A job's status, with the times of each stage."""
+    return JSONResponse(job_json(await find(process_of(request), job_id)))
+
+
+@router.get("/{job_id}/result", responses={404: ERRORS[404]})
+async def result(job_id: str, request: Request) -> Response:
+    """The answer of a job that succeeded, the error of one that did not; 409 while it runs."""
+    process = process_of(request)
+    job = await find(process, job_id)
+    if not job.status.terminal:
+        raise Conflict(f"The job is {job.status}; its result comes when it has succeeded.")
+    if job.status is not Status.SUCCEEDED:
+        raise error_from_json(job.error or {})
+    for entry in reversed(await process.store.read_events(job_id, 0)):
+        if entry.data[:1] == b"r":
+            return Response(entry.data[1:], media_type="application/json")
+    raise JobNotFound(f"The result of {job_id!r} has been forgotten.")
+
+
+@router.get("/{job_id}/events", responses={404: ERRORS[404]})
+async def events(job_id: str, request: Request) -> Response:
+    """A job's events as server-sent events, from its beginning or from behind `Last-Event-ID`, until its end.
+
+    `status` events tell which stage began or ended, `chunk` events carry a streamed answer, `response` the whole
+    answer, `error` why there is none; `done` ends a job that succeeded.
+    """
+    process = process_of(request)
+    await find(process, job_id)
+    given = request.headers.get("last-event-id", "0")
+    if not given.isdecimal():
+        raise InvalidRequest("Last-Event-ID must be an event's id", param="Last-Event-ID")
+    subscription = process.hub.subscribe(job_id, int(given))
+    try:
+        await process.store.listen(job_id, process.hub.name)
+        first = await subscription.replay()
+    except BaseException:
+        subscription.close()
+        raise
+    stream = relay_events(subscription, first, process.settings.api.heartbeat_s)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+@router.delete("/{job_id}", responses={404: ERRORS[404]})
+async def cancel(job_id: str, request: Request) -> Response:
+    """Cancel a job; what works on it stops at once. A job that is over stays as it is."""
+    process = process_of(request)
+    await find(process, job_id)
+    await process.pipeline.cancel(job_id)
+    return JSONResponse(job_json(await find(process, job_id)))

@@ -1,0 +1,126 @@
+"""OpenAI's routes: chat completions and the list of models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import ValidationError
+
+from api.auth import require_key
+from api.deps import Process, process_of
+from api.limits import json_object_from, read_body
+from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
+from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
+from tasks.ids import new_id
+from tasks.pipeline import Submission
+from tasks.protocol.base import ErrorEnvelope, invalid_request_from
+from tasks.protocol.openai_chat import ChatCompletionRequest
+from tasks.protocol.openai_models import list_models
+from tasks.specs import ENDPOINTS, Endpoint
+from tasks.store import Entry
+
+router = APIRouter(dependencies=[Depends(require_key)], tags=["OpenAI"])
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorEnvelope, "description": "The request is not valid; `param` names the field."},
+    404: {"model": ErrorEnvelope, "description": "There is no such model."},
+    413: {"model": ErrorEnvelope, "description": "The body is too large."},
+    429: {"model": ErrorEnvelope, "description": "Too many requests are waiting; see `Retry-After`."},
+    503: {"model": ErrorEnvelope, "description": "No worker or engine is there at the moment; see `Retry-After`."},
+}
+CHAT = ENDPOINTS["/v1/chat/completions"]
+CHAT_EXAMPLE = {
+    "model": "smollm2",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "temperature": 0,
+    "max_tokens": 32,
+}
+REQUESTS = {CHAT.path: ChatCompletionRequest}
+
+
+def body_schema(model: type[Any], example: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's description of a body that the handler reads by itself."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}
+
+
+def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[str, Any]:
+    """Everything that can be said against a request without its tokenizer; returns the model's name and the request."""
+    model = process.admission.model(body.get("model"))
+    try:
+        request = REQUESTS[endpoint.path].model_validate(body)
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
+    most = process.settings.limits.max_choices
+    if (request.n or 1) > most:
+        raise InvalidRequest(f"n must be at most {most}", param="n")
+    return model.name, request
+
+
+async def answer(request: Request, endpoint: Endpoint) -> Response:
+    """Run a request through its stages and answer as its surface does."""
+    process = process_of(request)
+    raw = await read_body(request, process.settings.limits.max_body_bytes)
+    model, parsed = check(process, endpoint, json_object_from(raw))
+    process.admission.require_workers(endpoint.stages, model, "interactive")
+    job_id = new_id("job_")
+    subscription = process.hub.subscribe(job_id)
+    submission = Submission(
+        endpoint=endpoint.path,
+        model=model,
+        body=raw,
+        stream=bool(parsed.stream),
+        stages=endpoint.stages,
+        listener=process.hub.name,
+        job_id=job_id,
+    )
+    try:
+        await process.pipeline.submit(submission)
+        if not parsed.stream:
+            return JSONResponse(await await_answer(request, subscription, process.pipeline))
+        first = await _first_events(request, subscription)
+    except BaseException:
+        subscription.close()
+        raise
+    if first[0].data[:1] == b"e":
+        subscription.close()
+        raise error_from_json(json.loads(first[0].data[1:]))
+    chunks = relay_chunks(subscription, first, process.pipeline, process.settings.api.heartbeat_s)
+    return StreamingResponse(chunks, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+async def _first_events(request: Request, subscription: Subscription) -> list[Entry]:
+    """The first events of a streamed answer; until they are there, its status is still open."""
+    while not (events := await subscription.next(SILENCE_S)):
+        if await request.is_disconnected():
+            await process_of(request).pipeline.cancel(subscription.job_id)
+            raise Cancelled()
+    return events
+
+
+@router.post(CHAT.path, responses=ERRORS, openapi_extra=body_schema(ChatCompletionRequest, CHAT_EXAMPLE))
+async def create_chat_completion(request: Request) -> Response:
+    """A chat completion, whole or as a stream of chunks."""
+    return await answer(request, CHAT)
+
+
+@router.get("/v1/models")
+async def get_models(request: Request) -> Any:
+    """The served models."""
+    process = process_of(request)
+    return JSONResponse(list_models(process.settings.models, process.started_at).model_dump(mode="json"))
+
+
+@router.get("/v1/models/{name:path}", responses={404: ERRORS[404]})
+async def get_model(name: str, request: Request) -> Any:
+    """One served model, by name or alias."""
+    process = process_of(request)
+    wanted = process.admission.model(name)
+    for card in list_models((wanted,), process.started_at).data:
+        if card.id in (name, wanted.name):
+            return JSONResponse(card.model_dump(mode="json"))
+    raise ModelNotFound(param="model")

@@ -1,0 +1,101 @@
+"""`celery -A workers.cpu worker`: requests to token ids, and token ids to answers.
+
+One process is one core's worth: a few pool threads for what computes (`render`, one-shot `derender`), and any number
+of followed streams on the event loop beside them. More cores take more processes.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tasks.app import cpu_queues, create_app
+from tasks.errors import ContextLengthExceeded
+from tasks.protocol.base import JsonObject, compact_json
+from tasks.protocol.conversation import Conversation
+from tasks.protocol.derender import context_from_json, context_to_json
+from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
+from tasks.settings import load_settings
+from tasks.specs import DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER_TASK
+from tasks.store import Claim, Commit, Status, event_line
+from workers import derendering
+from workers.catalog import Catalog, ModelProfile
+from workers.following import Followers
+from workers.runtime import Runtime, bind, serve
+from workers.surfaces.base import load_surface
+
+
+def render(claim: Claim) -> Commit:
+    """A client's body to prompt token ids, sampling parameters, and what derendering must know."""
+    job = claim.job
+    profile = catalog.get(job.model)
+    surface = ENDPOINTS[job.endpoint].surface
+    request = load_surface(surface).read(json.loads(claim.payloads["request"]))
+    conversation = load_surface(surface).converse(request)
+    rendered = profile.renderer.render(conversation)
+    context = derendering.describe(
+        profile,
+        surface,
+        request,
+        response_id=f"chatcmpl-{job.id.removeprefix('job_')}",
+        created=int(job.created_at),
+        prompt_token_ids=rendered.token_ids,
+    )
+    generate = _generate_fields(profile, conversation, len(rendered.token_ids))
+    return Commit(
+        payloads={
+            "prompt": pack_token_ids(rendered.token_ids),
+            "generate": compact_json(generate),
+            "context": compact_json(context_to_json(context)),
+        },
+        prompt_tokens=len(rendered.token_ids),
+        done=True,
+        messages=runtime.pipeline.next_messages(job, claim.stage),
+    )
+
+
+def _generate_fields(profile: ModelProfile, conversation: Conversation, prompt_tokens: int) -> JsonObject:
+    """The GenerateRequest without its token ids."""
+    room = profile.max_model_len - prompt_tokens
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {profile.max_model_len} tokens. However, your prompt has "
+            f"{prompt_tokens} tokens, which leaves no room for an answer.",
+            param="messages",
+        )
+    sampling = {**profile.generation_defaults, **conversation.sampling}
+    asked = conversation.max_output_tokens
+    sampling["max_tokens"] = room if asked is None else min(asked, room)
+    return {"sampling_params": sampling, **conversation.options}
+
+
+def derender(claim: Claim) -> Commit:
+    """All of a job's token chunks to its answer."""
+    profile = catalog.get(claim.job.model)
+    context = context_from_json(json.loads(claim.payloads["context"]))
+    entries = runtime.wait(runtime.store.read_tokens(claim.job.id, 0))
+    response = derendering.respond(
+        profile,
+        context,
+        unpack_token_ids(claim.payloads["prompt"]),
+        [chunk_from_json(json.loads(entry.data)) for entry in entries],
+    )
+    return Commit(events=[event_line("r", compact_json(response))], done=True, status=Status.SUCCEEDED)
+
+
+settings = load_settings()
+app = create_app(settings, queues=cpu_queues(), threads=settings.workers.cpu_threads)
+catalog = Catalog(settings)
+followers: Followers
+runtime = Runtime(
+    settings,
+    app,
+    "cpu",
+    queues=tuple(cpu_queues()),
+    models=tuple(model.name for model in settings.models),
+    detail=lambda: {"loaded": catalog.loaded, "streams": len(followers)},
+)
+followers = Followers(runtime, catalog)
+serve(app, runtime, opening=catalog.preload)
+bind(app, RENDER_TASK, lambda job_id: runtime.compute(RENDER_TASK, job_id, render))
+bind(app, DERENDER_TASK, lambda job_id: runtime.compute(DERENDER_TASK, job_id, derender))
+bind(app, FOLLOW_TASK, lambda job_id: runtime.launch(FOLLOW_TASK, job_id, followers.follow))
