@@ -1,0 +1,1 @@
+"""Assets: model files and tokenizers on disk. Import the module you mean."""
