@@ -6,8 +6,9 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import cache
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,12 +17,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api import errors
 from api.deps import Process
 from api.limits import Admission
+from api.openapi import describe
 from api.relay import Hub
 from api.routes import health, jobs, openai
 from tasks.app import create_app as create_celery
+from tasks.bus import Bus
+from tasks.errors import BrokerUnavailable
 from tasks.pipeline import Pipeline
 from tasks.reaper import reap_forever
 from tasks.settings import Settings, load_settings
+from tasks.store import JobStore
 from tasks.store_redis import RedisBus, RedisStore
 from tasks.telemetry import configure_logging
 
@@ -49,20 +54,29 @@ class RequestIds:
         await self._app(scope, receive, send_named)
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+Connect = Callable[[Settings, str], tuple[JobStore, Bus]]
+
+
+def connect_redis(settings: Settings, name: str) -> tuple[JobStore, Bus]:
+    """The ledger and the inbox of the process `name`, in Redis."""
+    # A client is answered with 503 soon rather than made to wait for a store that does not come back.
+    return RedisStore(settings, patience_s=5.0), RedisBus(settings, name)
+
+
+def create_app(settings: Settings | None = None, *, connect: Connect = connect_redis) -> FastAPI:
     """An API process over these settings, or over those of the environment."""
     settings = settings or load_settings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         configure_logging(settings.log_level, settings.log_format, "api")
-        # A client is answered with 503 soon rather than made to wait for a store that does not come back.
-        store = RedisStore(settings, patience_s=5.0)
         name = f"api-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        hub = Hub(name, store, RedisBus(settings, name))
+        store, bus = connect(settings, name)
+        hub = Hub(name, store, bus)
         pipeline = Pipeline(settings, create_celery(settings), store)
         admission = Admission(settings, store)
-        await admission.refresh()
+        with suppress(BrokerUnavailable):  # it says so to clients, and goes on once the broker is there
+            await admission.refresh()
         app.state.process = Process(settings, store, pipeline, hub, admission)
         background = [
             asyncio.create_task(work)
@@ -74,6 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await bus.close()
             await store.close()
 
     app = FastAPI(title="Tokenyard", description=DESCRIPTION, version="0.1.0", lifespan=lifespan)
@@ -82,4 +97,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     for routes in (openai.router, jobs.router, health.router):
         app.include_router(routes)
+    app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     return app

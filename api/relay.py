@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,12 +17,16 @@ from fastapi import Request
 
 from api.errors import envelope_from
 from tasks.bus import Bus, parse_message
-from tasks.errors import JobNotFound, error_from_json
+from tasks.errors import BrokerUnavailable, Cancelled, JobNotFound, TokenyardError, error_from_json
 from tasks.pipeline import Pipeline
 from tasks.protocol.base import compact_json
 from tasks.store import Entry, JobStore
+from tasks.telemetry import get_logger
+
+log = get_logger(__name__)
 
 SILENCE_S = 2.0
+OUTAGE_S = 30.0
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": waiting\n\n"
 
@@ -74,7 +79,7 @@ class Subscription:
         self._waiting: list[Entry] = []
         self._gap = False
         self._arrived = asyncio.Event()
-
+        self._reached_at = time.monotonic()
         hub._add(self)
 
     def close(self) -> None:
@@ -93,7 +98,12 @@ class Subscription:
         self._arrived.set()
 
     async def next(self, wait_s: float) -> list[Entry]:
-        """The next events, or none within `wait_s`. Raises JobNotFound when the job is not known (any more)."""
+        """The next events, or none within `wait_s`.
+
+        Raises:
+            JobNotFound: the job is not known (any more).
+            BrokerUnavailable: the store has not answered for `OUTAGE_S`; a shorter outage is waited out.
+        """
         if not self._waiting and not self._gap:
             try:
                 async with asyncio.timeout(wait_s):
@@ -103,16 +113,26 @@ class Subscription:
         self._arrived.clear()
         if self._gap:
             self._gap = False
-            entries = await self._store.read_events(self.job_id, self._seen + len(self._waiting))
-            if entries:
-                self.feed(entries[0].seq, tuple(entry.data for entry in entries))
-            elif not self._waiting and await self._store.get(self.job_id) is None:
-                raise JobNotFound(f"There is no job {self.job_id!r}.")
+            try:
+                await self._fill()
+            except BrokerUnavailable:
+                if time.monotonic() - self._reached_at > OUTAGE_S:
+                    raise
+                self._gap = True
+                await asyncio.sleep(0.2)
         events, self._waiting = self._waiting, []
         if events:
             self._seen = events[-1].seq
             self.ended = events[-1].data[:1] in (b"d", b"e")
         return events
+
+    async def _fill(self) -> None:
+        entries = await self._store.read_events(self.job_id, self._seen + len(self._waiting))
+        if entries:
+            self.feed(entries[0].seq, tuple(entry.data for entry in entries))
+        elif not self._waiting and await self._store.get(self.job_id) is None:
+            raise JobNotFound(f"There is no job {self.job_id!r}.")
+        self._reached_at = time.monotonic()
 
     async def replay(self) -> list[Entry]:
         """What is in the channel already."""
@@ -125,6 +145,7 @@ async def await_answer(request: Request, subscription: Subscription, pipeline: P
 
     Raises:
         TokenyardError: what the job failed with.
+        Cancelled: the client went away.
     """
     gone = asyncio.create_task(_disconnected(request))
     answer: dict[str, Any] | None = None
@@ -135,7 +156,7 @@ async def await_answer(request: Request, subscription: Subscription, pipeline: P
             if gone.done() and not coming.done():
                 coming.cancel()
                 await pipeline.cancel(subscription.job_id)
-                raise asyncio.CancelledError
+                raise Cancelled()
             for entry in await coming:
                 if entry.data[:1] == b"r":
                     answer = json.loads(entry.data[1:])
@@ -168,11 +189,21 @@ async def relay_chunks(
                 elif kind == b"e":
                     yield b"data: " + compact_json(envelope_from(error_from_json(json.loads(body)))) + b"\n\n"
         yield DONE
+    except TokenyardError as error:  # the status has been sent: what went wrong can only be told in the stream
+        yield b"data: " + compact_json(envelope_from(error)) + b"\n\n"
+        yield DONE
     finally:
         subscription.close()
         if not subscription.ended:
             # The client is gone and this task is being cancelled: the cancellation of the job must outlive it.
-            await asyncio.shield(asyncio.ensure_future(pipeline.cancel(subscription.job_id)))
+            await asyncio.shield(asyncio.ensure_future(_abandon(subscription.job_id, pipeline)))
+
+
+async def _abandon(job_id: str, pipeline: Pipeline) -> None:
+    try:
+        await pipeline.cancel(job_id)
+    except BrokerUnavailable:
+        log.warning("job_left_to_its_deadline", job_id=job_id)
 
 
 KINDS = {b"s": "status", b"c": "chunk", b"r": "response", b"e": "error", b"d": "done"}

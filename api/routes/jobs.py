@@ -12,8 +12,9 @@ from api.auth import require_key
 from api.deps import Process, process_of
 from api.errors import envelope_from
 from api.limits import json_object_from, read_body
+from api.openapi import body_schema
 from api.relay import relay_events
-from api.routes.openai import CHAT_EXAMPLE, ERRORS, body_schema, check
+from api.routes.openai import CHAT_EXAMPLE, ERRORS, check
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
 from tasks.pipeline import Submission
 from tasks.protocol.base import WireModel, compact_json, invalid_request_from
@@ -150,7 +151,7 @@ async def result(job_id: str, request: Request) -> Response:
     raise JobNotFound(f"The result of {job_id!r} has been forgotten.")
 
 
-@router.get("/{job_id}/events", responses={404: ERRORS[404]})
+@router.get("/{job_id}/events", responses={204: {"description": "There are no further events."}, 404: ERRORS[404]})
 async def events(job_id: str, request: Request) -> Response:
     """A job's events as server-sent events, from its beginning or from behind `Last-Event-ID`, until its end.
 
@@ -158,19 +159,29 @@ async def events(job_id: str, request: Request) -> Response:
     answer, `error` why there is none; `done` ends a job that succeeded.
     """
     process = process_of(request)
-    await find(process, job_id)
-    given = request.headers.get("last-event-id", "0")
-    if not given.isdecimal():
-        raise InvalidRequest("Last-Event-ID must be an event's id", param="Last-Event-ID")
-    subscription = process.hub.subscribe(job_id, int(given))
+    job = await find(process, job_id)
+    after = await _last_event_id(request, process, job_id)
+    subscription = process.hub.subscribe(job_id, after)
     try:
         await process.store.listen(job_id, process.hub.name)
         first = await subscription.replay()
     except BaseException:
         subscription.close()
         raise
+    if job.status.terminal and not first:
+        subscription.close()
+        return Response(status_code=204)  # which tells a browser's EventSource to stop coming back
     stream = relay_events(subscription, first, process.settings.api.heartbeat_s)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+async def _last_event_id(request: Request, process: Process, job_id: str) -> int:
+    given = request.headers.get("last-event-id", "0")
+    if given.isascii() and given.isdecimal() and len(given) < 16:
+        after = int(given)
+        if after == 0 or await process.store.read_events(job_id, after - 1):
+            return after
+    raise InvalidRequest("Last-Event-ID must be the id of one of the job's events", param="Last-Event-ID")
 
 
 @router.delete("/{job_id}", responses={404: ERRORS[404]})

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from api.auth import require_key
 from api.deps import Process, process_of
 from api.limits import json_object_from, read_body
+from api.openapi import body_schema
 from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
 from tasks.ids import new_id
@@ -39,13 +40,6 @@ CHAT_EXAMPLE = {
     "max_tokens": 32,
 }
 REQUESTS = {CHAT.path: ChatCompletionRequest}
-
-
-def body_schema(model: type[Any], example: dict[str, Any]) -> dict[str, Any]:
-    """OpenAPI's description of a body that the handler reads by itself."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}
 
 
 def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[str, Any]:

@@ -2,9 +2,8 @@
 local h = cjson.decode(ARGV[1])
 if h.idempotency_key ~= '' then
   local earlier = redis.call('GET', 'ty:idempotency:' .. h.idempotency_key)
-  if earlier then
-    return {'repeat', earlier, redis.call('HGET', job_key(earlier), 'digest') or ''}
-  end
+  local digest = earlier and redis.call('HGET', job_key(earlier), 'digest')
+  if digest then return {'repeat', earlier, digest} end
 end
 local job = job_key(h.id)
 if redis.call('EXISTS', job) == 1 then return {'accepted', h.id, h.digest} end
