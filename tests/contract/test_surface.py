@@ -56,7 +56,7 @@ def answered(
     chunks: list[JsonObject] = []
     for delta in deltas:
         if through_json:
-            state = surface.load(json.loads(json.dumps(surface.dump(state))))
+            state = surface.load(json.loads(json.dumps(surface.dump(state))), context.n)
         state, more = surface.step(context, state, delta)
         chunks += more
     _, last = surface.finish(context, state)
@@ -121,7 +121,7 @@ def test_what_is_no_request_or_state_is_refused(named: tuple[str, Surface]) -> N
     data: Any
     for data in (None, [], {}, {"choices": None}, "state"):
         with pytest.raises(InvalidState):
-            surface.load(data)
+            surface.load(data, 2)
 
 
 def test_an_unknown_surface_is_refused() -> None:

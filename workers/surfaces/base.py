@@ -15,7 +15,7 @@ A surface is pure: its state is frozen and survives JSON through `dump` and `loa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -46,8 +46,8 @@ class AnswerFacts:
     tool_arguments: str = "stream"
     call_ids: str = "random"
     """How ids of calls look that come without one: "random" or "mistral"."""
-    template_arguments: JsonObject | None = None
-    """The request's template arguments with the model's defaults laid under them; the request's alone if None."""
+    template_arguments: JsonObject = field(default_factory=dict)
+    """What the prompt was rendered with: the request's arguments, and the model's defaults under them."""
     skip_special_tokens: bool = True
     """For requests that leave it open."""
     stop_token_ids: tuple[int, ...] = ()
@@ -103,8 +103,8 @@ class Surface(Protocol):
     def dump(self, state: Any) -> Any:
         """The state as JSON."""
 
-    def load(self, data: Any) -> Any:
-        """Restores what `dump` gave; raises InvalidState."""
+    def load(self, data: Any, choices: int) -> Any:
+        """Restores what `dump` gave for so many choices; raises InvalidState."""
 
 
 @cache

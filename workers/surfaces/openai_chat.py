@@ -137,7 +137,6 @@ class OpenAIChat:
         include_usage = bool(options and options.include_usage)
         skip = request.skip_special_tokens
         conversation = self.converse(request)
-        template_arguments = facts.template_arguments
         return DerenderContext(
             surface="openai_chat",
             model=facts.model,
@@ -166,9 +165,7 @@ class OpenAIChat:
                 "tool_choice": conversation.tool_choice,
                 "parallel_tool_calls": conversation.parallel_tool_calls,
                 "include_reasoning": conversation.include_reasoning,
-                "chat_template_kwargs": (
-                    conversation.template_arguments if template_arguments is None else template_arguments
-                ),
+                "chat_template_kwargs": facts.template_arguments,
                 "history_tool_call_cnt": count_tool_calls(conversation),
             },
             # A call that was cut off must not look whole in an answer that comes at once.
@@ -254,13 +251,17 @@ class OpenAIChat:
             "choices": [[c.completion_tokens, c.reasoning_tokens] for c in state.choices],
         }
 
-    def load(self, data: Any) -> ChatState:
-        """Restores what `dump` gave; raises InvalidState."""
+    def load(self, data: Any, choices: int) -> ChatState:
+        """Restores what `dump` gave for so many choices; raises InvalidState."""
         try:
             rows = data["choices"]
             numbers = [number for row in rows for number in row]
             cached = data["cached"]
-            if any(type(n) is not int or n < 0 for n in numbers) or not (cached is None or type(cached) is int):
+            if (
+                len(rows) != choices
+                or any(type(n) is not int or n < 0 for n in numbers)
+                or not (cached is None or type(cached) is int)
+            ):
                 raise TypeError
             return ChatState(tuple(ChoiceCounts(*row) for row in rows), bool(data["started"]), cached)
         except (KeyError, TypeError) as error:
@@ -321,7 +322,7 @@ def _forced(context: DerenderContext) -> bool:
 def _call_id(context: DerenderContext, choice: int, call: int) -> str:
     """An id for a call that came without one; the same whenever the answer is made again."""
     digest = hashlib.sha256(f"{context.response_id}:{choice}:{call}".encode()).hexdigest()
-    return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:32]}"
+    return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:16]}"
 
 
 def _envelope(context: DerenderContext, choices: list[JsonObject]) -> JsonObject:

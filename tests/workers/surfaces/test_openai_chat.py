@@ -41,9 +41,9 @@ def chunks_of(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
     """All chunks, with the state saved and loaded before each step."""
     state, out = OPENAI_CHAT.start(about), []
     for delta in deltas:
-        state, chunks = OPENAI_CHAT.step(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state)), delta)
+        state, chunks = OPENAI_CHAT.step(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state), about.n), delta)
         out += chunks
-    _, last = OPENAI_CHAT.finish(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state)))
+    _, last = OPENAI_CHAT.finish(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state), about.n))
     return out + last
 
 
@@ -163,7 +163,7 @@ def test_calls_stream_their_name_and_then_their_arguments() -> None:
     )
     made = chunks[2]["choices"][0]["delta"]["tool_calls"][0]["id"]
     assert made.startswith("chatcmpl-tool-")
-    assert len(made) == len("chatcmpl-tool-") + 32
+    assert len(made) == len("chatcmpl-tool-") + 16
     assert deltas_of(chunks)[1:] == [
         {"reasoning": "Hm."},
         {"tool_calls": [{"index": 0, "id": made, "type": "function", "function": {"name": "look"}}]},
@@ -336,4 +336,4 @@ def test_a_wrong_body_or_state_is_refused() -> None:
     assert caught.value.param == "messages"
     for data in (None, {}, {"choices": [[-1, 0]], "started": True, "cached": None}, {"choices": 5}):
         with pytest.raises(InvalidState):
-            OPENAI_CHAT.load(data)
+            OPENAI_CHAT.load(data, 1)
