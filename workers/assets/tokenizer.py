@@ -156,7 +156,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if kind != "gpt2":
         raise AssetError(f"the file's tokenizer is of kind {kind!r}; only gpt2 (byte-level BPE) can be read out of it")
-    if pre not in PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise AssetError(
             f"the file's pre-tokenizer is {pre!r}; known are {', '.join(PRE_TOKENIZERS)}. "
             "Point the setting `tokenizer` at a folder with the model's own tokenizer.json."
