@@ -26,7 +26,7 @@ from workers import parsing
 from workers.catalog import ModelProfile
 from workers.parsing.spec import REASONING
 from workers.rendering.base import template_arguments as resolve_arguments
-from workers.surfaces.base import SURFACES, AnswerFacts, ChoiceDelta, load_surface
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, load_surface
 from workers.text import detokenizer, stops
 from workers.text.logprobs import CONTEXT_TOKENS, describe_token
 from workers.text.pieces import Piece
@@ -59,7 +59,6 @@ class DerenderState:
 
     fingerprint: str
     choices: tuple[ChoiceState, ...]
-    surface_name: str
     surface: Any
 
     @property
@@ -131,17 +130,14 @@ def start(profile: ModelProfile, context: DerenderContext, prompt_token_ids: Seq
         parse=parsing.start(profile.parser, _parse_context(context), prompt_token_ids),
     )
     surface = load_surface(context.surface).start(context)
-    return DerenderState(profile.fingerprint, (choice,) * context.n, context.surface, surface)
+    return DerenderState(profile.fingerprint, (choice,) * context.n, surface)
 
 
 def step(profile: ModelProfile, context: DerenderContext, state: DerenderState, chunk: TokenChunk) -> Step:
     """Read the next tokens of one choice; chunks of a choice that has finished change nothing but the usage.
 
-    Raises EngineFailed if the engine says that it failed, or names a choice that nobody asked for, and InvalidState if
-    the state is not this request's.
+    Raises EngineFailed if the engine says that it failed, or names a choice that nobody asked for.
     """
-    if len(state.choices) != context.n or state.surface_name != context.surface:
-        raise InvalidState("The stream state belongs to another request.")
     if not 0 <= chunk.index < len(state.choices):
         raise EngineFailed(f"The engine answered choice {chunk.index}, which was not asked for.")
     before = state.choices[chunk.index]
@@ -338,7 +334,7 @@ def _candidate(profile: ModelProfile, candidate: CandidateLogprob, near: tuple[i
     return TopLogprob(candidate.token_id, token, max(candidate.logprob, LOWEST_LOGPROB), data)
 
 
-def dump(state: DerenderState) -> JsonObject:
+def dump(context: DerenderContext, state: DerenderState) -> JsonObject:
     """The state as JSON, one entry per choice in all but `surface`."""
     return {
         "v": STATE_VERSION,
@@ -355,25 +351,22 @@ def dump(state: DerenderState) -> JsonObject:
         ],
         "stop": [stops.dump(choice.stop) for choice in state.choices],
         "parse": [choice.parse.dump() for choice in state.choices],
-        "surface": {"name": state.surface_name, "state": load_surface(state.surface_name).dump(state.surface)},
+        "surface": load_surface(context.surface).dump(state.surface),
     }
 
 
-def load(profile: ModelProfile, data: Any) -> DerenderState:
+def load(profile: ModelProfile, context: DerenderContext, data: Any) -> DerenderState:
     """Restores what `dump` gave; raises InvalidState for another version, another model, or what does not add up."""
     if not isinstance(data, dict) or data.get("v") != STATE_VERSION:
         raise InvalidState("The stream state is of another version.")
     if data.get("fingerprint") != profile.fingerprint:
         raise InvalidState("The stream state belongs to another model, or to other settings of it.")
     rows: list[Any] = [data.get(name) for name in ("text", "stop", "parse")]
-    surface = data.get("surface")
-    if any(not isinstance(row, list) for row in rows) or len({len(row) for row in rows}) != 1:
-        raise InvalidState("The stream state does not tell the same number of choices throughout.")
-    if not isinstance(surface, dict) or surface.get("name") not in SURFACES:
-        raise InvalidState("The stream state has no surface.")
+    if any(not isinstance(row, list) or len(row) != context.n for row in rows):
+        raise InvalidState("The stream state does not have the request's choices.")
     choices = tuple(_load_choice(*row) for row in zip(*rows, strict=True))
-    told = load_surface(surface["name"]).load(surface.get("state"), len(choices))
-    return DerenderState(profile.fingerprint, choices, surface["name"], told)
+    surface = load_surface(context.surface).load(data.get("surface"), context.n)
+    return DerenderState(profile.fingerprint, choices, surface)
 
 
 def _load_choice(text: Any, stop: Any, parse: Any) -> ChoiceState:

@@ -89,8 +89,8 @@ def streamed(
     state = derendering.start(model, context, PROMPT)
     for chunk in chunks:
         if through_json:
-            data = json.loads(json.dumps(derendering.dump(state)))
-            state = derendering.load(model, data)
+            data = json.loads(json.dumps(derendering.dump(context, state)))
+            state = derendering.load(model, context, data)
         state, out, _ = derendering.step(model, context, state, chunk)
         yield from out
     yield from derendering.finish(model, context, state).chunks
@@ -308,7 +308,7 @@ def test_the_state_does_not_grow() -> None:
     sizes = []
     for _ in range(30):
         state, _, _ = derendering.step(HERMES, context, state, TokenChunk(0, tuple(TOKENIZER.encode("word é " * 20))))
-        sizes.append(len(json.dumps(derendering.dump(state))))
+        sizes.append(len(json.dumps(derendering.dump(context, state))))
     assert max(sizes) < 1500
     assert sizes[-1] - sizes[1] < 20
 
@@ -359,8 +359,8 @@ def test_what_only_the_engine_knows_is_passed_on() -> None:
 
 def test_a_state_that_does_not_add_up_is_refused() -> None:
     context = asked(HERMES, tools=TOOLS)
-    good = derendering.dump(derendering.start(HERMES, context, PROMPT))
-    assert derendering.load(HERMES, good)
+    good = derendering.dump(context, derendering.start(HERMES, context, PROMPT))
+    assert derendering.load(HERMES, context, good)
     text = good["text"][0]
     broken: list[Any] = [
         None,
@@ -378,8 +378,8 @@ def test_a_state_that_does_not_add_up_is_refused() -> None:
     ]
     for data in broken:
         with pytest.raises(InvalidState):
-            derendering.load(HERMES, data)
+            derendering.load(HERMES, context, data)
     with pytest.raises(InvalidState):
-        derendering.load(PLAIN, good)
+        derendering.load(PLAIN, context, good)
     with pytest.raises(InvalidState):
-        derendering.step(HERMES, replace(context, n=2), derendering.load(HERMES, good), TokenChunk(0, (65,)))
+        derendering.load(HERMES, replace(context, n=2), good)
