@@ -9,24 +9,75 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workers.parsing.styles_json import Body, JsonCalls, JsonObject
+from workers.parsing.styles_elements import Elements
+from workers.parsing.styles_gemma import GemmaObject
+from workers.parsing.styles_json import Body, JsonCalls, JsonKeyed, JsonObject
+from workers.parsing.styles_python import PythonCalls
+
+_KNOWN = ("type", "function", "id", "description", "tool_call_id")
 
 BODIES: dict[str, Body] = {
     "json_object": JsonObject(),
     "json_call": JsonCalls(),
     "json_calls": JsonCalls(shape="list"),
+    "json_either": JsonCalls(shape="either"),
     "json_forced": JsonCalls(shape="list", arguments=("parameters",), known=()),
+    "json_list": JsonCalls(shape="list", known=_KNOWN),
+    "json_fenced": JsonCalls(shape="either", known=_KNOWN),
+    "mistral": JsonCalls(shape="list", ids=("id",)),
+    "json_bare": JsonCalls(shape="either", between=";", known=_KNOWN),
+    "json_keyed": JsonKeyed(),
+    "json_args": JsonCalls(arguments=("args", "arguments", "parameters")),
+    "cohere": JsonCalls(shape="either", name=("tool_name",), arguments=("parameters",), ids=("tool_call_id",)),
+    "python_calls": PythonCalls(),
+    "python_lines": PythonCalls(opens="", closes=""),
+    "gemma4": GemmaObject(quote='<|"|>'),
+    "functiongemma": GemmaObject(quote="<escape>"),
+    "minimax_m3": Elements("]<]minimax[>[", "invoke", typing=lambda value, schema: element_json(value, schema)),
 }
 
-TYPED_BODIES: frozenset[str] = frozenset()
-"""Bodies whose values are typed by the schema."""
+SCHEMA_BODIES: frozenset[str] = frozenset({"minimax_m3"})
+"""Bodies whose nested values are typed by the schema, which the state then carries."""
 
 # How much white space around a value is markup: none, the template's one line feed on each side, or all of it.
-VALUES: dict[str, str] = {"written": "", "lines": "\n", "stripped": " \t\r\n"}
+VALUES: dict[str, str] = {"": "", "lines": "\n", "stripped": " \t\r\n"}
 
-NAMES: dict[str, Callable[[str], str]] = {"": str.strip}
 
-STYLES: dict[str, Mapping[str, Any]] = {"body": BODIES, "value": VALUES, "name": NAMES, "id": NAMES, "key": NAMES}
+def _kimi_name(text: str) -> tuple[str, str | None]:
+    """`functions.get_weather:0` is the id, and names the function between the two marks."""
+    text = text.strip()
+    name, mark, number = text.rpartition(":")
+    if not mark or not number.isdigit():
+        return "", None
+    return name.removeprefix("functions."), text
+
+
+def _attribute(text: str) -> tuple[str, str | None]:
+    """An attribute's value, its entities resolved."""
+    return text.strip().replace("&quot;", '"').replace("&amp;", "&"), None
+
+
+def _unquoted(text: str) -> tuple[str, str | None]:
+    """A name, with or without quotes around it."""
+    return text.strip().strip("\"'").strip(), None
+
+
+NAMES: dict[str, Callable[[str], tuple[str, str | None]]] = {
+    "": lambda text: (text.strip(), None),
+    "attribute": _attribute,
+    "kimi": _kimi_name,
+    "unquoted": _unquoted,
+}
+"""How a name is read out of its text: the name, and the call's id where it is in it."""
+
+STYLES: dict[str, Mapping[str, Any]] = {
+    "body": BODIES,
+    "value": VALUES,
+    "name": NAMES,
+    "id": NAMES,
+    "key": NAMES,
+    "reasoning": {"": "as written", "trimmed": "without white space at its end"},
+}
 
 Types = tuple[str, ...]
 """JSON Schema types that a value may have, most specific first; empty where nothing is known."""
@@ -118,3 +169,40 @@ def _finite(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(_finite, value.values()))
     return all(map(_finite, value)) if isinstance(value, list) else True
+
+
+def element_json(value: Any, schema: Any) -> str:
+    """An element's text, or its elements as an array or object, as JSON by its schema."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    types = types_of(schema)
+    if isinstance(value, str):
+        if not value.strip() and "string" not in types:
+            for kind, empty in (("array", "[]"), ("object", "{}")):
+                if kind in types:
+                    return empty
+        return typed_json(value, types)
+    container = _container(schema)
+    if "array" in types and "object" not in types:
+        return "[" + ", ".join(element_json(child, container.get("items")) for _, child in value) + "]"
+    properties = container.get("properties") or {}
+    groups: dict[str, list[str]] = {}
+    for key, child in value:
+        groups.setdefault(key, []).append(
+            element_json(child, properties.get(key, container.get("additionalProperties")))
+        )
+    parts = [
+        f"{json.dumps(key, ensure_ascii=False)}: {found[0] if len(found) == 1 else '[' + ', '.join(found) + ']'}"
+        for key, found in groups.items()
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _container(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a schema that says what its elements are."""
+    if "items" in schema or "properties" in schema or "additionalProperties" in schema:
+        return schema
+    for key in ("anyOf", "oneOf", "allOf"):
+        for choice in schema.get(key) or ():
+            if isinstance(choice, Mapping) and (found := _container(choice)):
+                return found
+    return {}

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning, Text
 from workers.parsing import arguments
@@ -56,12 +57,32 @@ class Parser:
     """All markers that text decides, for asking whether a token's text may be a part of one."""
 
 
+def _spelled(format: Format, added_tokens: Mapping[str, int]) -> Format:
+    """The format with its markers as this tokenizer spells them."""
+    if not format.suffix:
+        return format
+    suffixed = re.compile(f"(</?[a-z_]+)({format.suffix})>")
+    found = {match[1] + ">": token for token in added_tokens if (match := suffixed.fullmatch(token))}
+    if not found:
+        return format
+
+    def spell(literal: str) -> str:
+        return found.get(literal, literal)
+
+    prompt = format.prompt
+    prompt = replace(prompt, opens=tuple(map(spell, prompt.opens)), closes=tuple(map(spell, prompt.closes)))
+    plain = _spelled(format.plain, added_tokens) if format.plain else None
+    markers = {marker: spell(literal) for marker, literal in format.markers.items()}
+    return replace(format, markers=markers, prompt=prompt, plain=plain)
+
+
 def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
     """A parser for one tokenizer.
 
     added_tokens: the tokenizer's added vocabulary, text → id. A marker that is exactly one of them is recognised by
         its id, and the same text spelled with ordinary tokens is data; every other marker is recognised by its text.
     """
+    format = _spelled(format, added_tokens)
     plain = format.plain or Format(name="identity")
     calls = _table(format, added_tokens)
     forced = {
@@ -117,8 +138,6 @@ def start(parser: Parser, context: ParseContext, prompt_token_ids: Sequence[int]
         if context.tool_choice != "auto":
             name = "required" if context.tool_choice == "required" else "named"
     table = parser.tables[name]
-    typed = context.may_call and any(mode.mode.sink is Sink.VALUE or mode.mode.style in arguments.TYPED_BODIES
-                                     for mode in table.modes.values())  # fmt: skip
     return ParserState(
         table=name,
         parallel=context.parallel_tool_calls,
@@ -127,14 +146,19 @@ def start(parser: Parser, context: ParseContext, prompt_token_ids: Sequence[int]
         complete=context.tool_arguments == "complete",
         forced_name=context.forced_name,
         history=context.history_tool_call_count,
-        types=_types(context) if typed else {},
+        types=_types(context, table) if context.may_call else {},
         mode=_first_mode(parser, table, context, prompt_token_ids),
+        held=parser.format.prologue,
         lead="" if context.may_call else None,
     )
 
 
 def _first_mode(parser: Parser, table: Table, context: ParseContext, prompt_token_ids: Sequence[int]) -> str:
     prompt = parser.format.prompt
+    given = [bool(context.template_arguments[name]) for name in prompt.switches if name in context.template_arguments]
+    thinking = any(given) if given else prompt.thinking
+    if not thinking or any(context.template_arguments.get(name) == value for name, value in prompt.off):
+        return table.answer
     for token_id in reversed(prompt_token_ids):
         if token_id in parser.closes:
             return table.answer
@@ -142,19 +166,26 @@ def _first_mode(parser: Parser, table: Table, context: ParseContext, prompt_toke
             return REASONING
         if token_id in parser.turns:
             break
-    given = [bool(context.template_arguments[name]) for name in prompt.switches if name in context.template_arguments]
-    thinking = given[0] if given else prompt.thinking
-    return table.start if thinking else table.answer
+    return table.start
 
 
-def _types(context: ParseContext) -> dict[str, dict[str, list[str]]]:
-    out: dict[str, dict[str, list[str]]] = {}
+def _types(context: ParseContext, table: Table) -> dict[str, dict[str, Any]]:
+    """What the tools say of their arguments, as far as this table reads it."""
+    modes = [live.mode for live in table.modes.values()]
+    nested = any(mode.style in arguments.SCHEMA_BODIES for mode in modes)
+    if not nested and not any(mode.sink is Sink.VALUE for mode in modes):
+        return {}
+    out: dict[str, dict[str, Any]] = {}
     for tool in context.tools:
         function = tool.get("function", tool)
         properties = (function.get("parameters") or {}).get("properties") or {}
-        known = {key: list(arguments.types_of(schema)) for key, schema in properties.items()}
-        out[function.get("name", "")] = {key: kinds for key, kinds in known.items() if kinds not in ([], ["string"])}
-    return {name: kinds for name, kinds in out.items() if kinds}
+        known: dict[str, Any] = dict(properties)
+        if not nested:
+            types = {key: list(arguments.types_of(schema)) for key, schema in properties.items()}
+            known = {key: kinds for key, kinds in types.items() if kinds not in ([], ["string"])}
+        if known:
+            out[function.get("name", "")] = known
+    return out
 
 
 def step(parser: Parser, state: ParserState, pieces: Sequence[Piece]) -> tuple[ParserState, list[ParseEvent]]:
@@ -302,8 +333,9 @@ class _Run:
             if literal is None:
                 self.held = text[begin:end]
                 return
-            self._apply(literal, here.text[literal])
-            at = end
+            go = here.text[literal]
+            self._apply(literal, go)
+            at = begin if Emit.READ in go.emits else end
 
     def read_token(self, token: AddedToken) -> None:
         """Read an added token: a marker here, or a hidden token, or text like any other."""
@@ -336,14 +368,21 @@ class _Run:
             self.read("", final=True)
         here = self.table.modes[self.mode]
         if here.mode.sink is Sink.BODY:
-            body = self.body if self.body is not None else {}
-            if self._style(here).whole(body):
+            if self.body is not None and self._style(here).whole(self.body):
                 self.call, self.raw = 0, ""
-        if self.call or self.raw or here.mode.sink in (Sink.NAME, Sink.ID, Sink.KEY, Sink.VALUE):
+        if self.call:
             probe = here.mode.sink is Sink.BODY and self.call == 1 and self.mode == self.table.answer
             if not cut or probe:
                 self._fail()
             return
+        if here.mode.sink in _MARKUP:
+            # A header that never ended was text; a gap, or a marker that nothing followed, says nothing.
+            if self.captured:
+                self._fail()
+            return
+        if here.mode.sink is Sink.REASONING and self.captured and self.state.reasoning:
+            self.events.append(Reasoning(self.captured))
+        self.captured = ""
         if self.lead and not self.closed:
             self._text(self.lead)
         self.lead = None
@@ -357,10 +396,9 @@ class _Run:
         if sink is Sink.TEXT:
             self._content(plain)
         elif sink is Sink.REASONING:
-            if self.state.reasoning:
-                self.events.append(Reasoning(plain))
+            self._reason(here, plain)
         elif sink is Sink.GAP:
-            self._gap(plain)
+            self._content(plain)
         elif sink is Sink.SKIP:
             word = _WORD.search(text, at, end)
             skipped = word.start() if word else end
@@ -389,15 +427,15 @@ class _Run:
         self.events.append(Text(self.lead + plain))
         self.lead = None
 
-    def _gap(self, plain: str) -> None:
-        word = None if self.lead is None else _WORD.search(plain)
-        if self.lead is None:
-            self._text(plain)
-        elif word is None:
-            self._keep_raw(plain)
-        else:
-            self._text(self.raw + plain)
-            self.raw, self.lead = "", None
+    def _reason(self, here: Live, plain: str) -> None:
+        if here.mode.style == "trimmed":
+            plain = self.captured + plain
+            kept = plain.rstrip()
+            kept = plain[: max(len(kept), len(plain) - MAX_LEAD)]
+            self.captured = plain[len(kept) :]
+            plain = kept
+        if plain and self.state.reasoning:
+            self.events.append(Reasoning(plain))
 
     def _text(self, text: str) -> None:
         if text:
@@ -412,13 +450,13 @@ class _Run:
     def _apply(self, literal: str, go: Go) -> None:
         here = self.table.modes[self.mode].mode
         there = self.table.modes[go.to].mode
-        if here.sink not in _MARKUP and there.sink in _MARKUP:
-            self.raw = self.lead or ""
+        if there.sink in _MARKUP and (here.sink not in _MARKUP or here.sink is Sink.GAP):
+            self.raw = self.lead or "" if here.sink is not Sink.GAP else ""
             self.lead = ""
-        elif here.sink is Sink.GAP:
-            self.lead = ""
+        if here.sink is Sink.REASONING and there.sink is not Sink.REASONING:
+            self.captured = ""
         if there.sink in _MARKUP:
-            self._keep_raw(self._pending() + literal)
+            self._keep_raw(self._pending() + ("" if Emit.READ in go.emits else literal))
         if here.sink in (Sink.NAME, Sink.ID, Sink.KEY):
             self._captured(here)
         elif here.sink is Sink.VALUE:
@@ -439,14 +477,13 @@ class _Run:
                 self._end()
             elif emit is Emit.KEEP:
                 self._kept(literal, there)
-            else:
+            elif emit is not Emit.READ:
                 self.value = "s" if emit is Emit.STRING else "j"
         self._enter(go.to)
 
     def _kept(self, literal: str, there: Mode) -> None:
         if there.sink is Sink.REASONING:
-            if self.state.reasoning:
-                self.events.append(Reasoning(literal))
+            self._reason(self.table.modes[REASONING], literal)
         else:
             self._content(literal)
 
@@ -463,6 +500,8 @@ class _Run:
                 self.call = 1
                 self.raw += self.lead or ""
                 self.lead = ""
+        elif sink is Sink.GAP:
+            self.raw, self.lead = "", ""
         elif sink is Sink.VALUE:
             self._open_value()
         elif sink is Sink.TEXT:
@@ -480,10 +519,11 @@ class _Run:
         return self.state.parallel or self.index == 0
 
     def _captured(self, here: Mode) -> None:
-        text = arguments.NAMES[here.style](self.captured)
+        text, call_id = arguments.NAMES[here.style](self.captured)
         self.captured = ""
         if here.sink is Sink.NAME:
             self.name = text
+            self.call_id = call_id or self.call_id
         elif here.sink is Sink.ID:
             self.call_id = text or None
         else:
@@ -517,10 +557,13 @@ class _Run:
         if fragment and self._shown():
             self.events.append(CallArguments(self.index, fragment))
 
+    def schema_of(self, key: str) -> Any:
+        """The schema of the open call's argument."""
+        return self.state.types.get(self.name, {}).get(key)
+
     def _end(self) -> None:
         """The call is whole."""
-        if self.body is None or self.count:
-            self.argue("}" if self.count else "{}")
+        self.argue("}" if self.count else "{}")
         self._close()
 
     def _close(self) -> None:
@@ -635,6 +678,7 @@ class _Run:
                 plain = plain.lstrip(framing)
                 self.begun_value = bool(plain)
         body = plain.removesuffix("\n") if framing == "\n" else plain.rstrip(framing)
+        body = plain[: max(len(body), len(plain) - MAX_LEAD)]
         self.captured = plain[len(body) :]
         self._quote(body)
 

@@ -62,6 +62,8 @@ class Emit(StrEnum):
     """The call is complete."""
     KEEP = "keep"
     """The marker is plain text of the mode that it leads to."""
+    READ = "read"
+    """The marker is read again in the mode that it leads to."""
     STRING = "string"
     """The value that follows is a string, whatever the schema says."""
     JSON = "json"
@@ -96,9 +98,10 @@ class Go:
 class Prompt:
     """How the prompt's own tokens say whether reasoning is open when the output begins.
 
-    The last of `opens`, `closes` and `turns` (literal added tokens) decides; at a turn, or where none is found, the
-    format's `start` mode holds. `switches` are the template arguments that turn reasoning on and off: the first one
-    given decides, else `thinking`; with thinking off the output begins as an answer.
+    With thinking off the output begins as an answer. `switches` are the template arguments that turn it on: if any of
+    them is given, one must be true, else `thinking` holds; `off` are values of template arguments that turn it off.
+    Else the last of `opens`, `closes` and `turns` (literal added tokens) decides; at a turn, or where none is found,
+    the format's `start` mode holds.
     """
 
     opens: tuple[str, ...] = ()
@@ -106,6 +109,7 @@ class Prompt:
     turns: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     thinking: bool = True
+    off: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,10 @@ class Format:
     forced: str = "native"
     """What the engine is constrained to write for a required or named call: "native", or "json", a list of
     `{"name", "parameters"}` (required) or the bare arguments (named)."""
+    prologue: str = ""
+    """Text that belongs to the output though the prompt ended in it."""
+    suffix: str = ""
+    """A regular expression of what a checkpoint may add to the names of markers (`<think:1a2b>`); the tokenizer tells."""
     plain: Format | None = None
     """How to read where no call may be made; None where that is as if there were no tool half."""
     call_ids: str = "random"
@@ -195,15 +203,16 @@ def compose(tools: Format | None, reasoning: Format | None) -> Format:
     """
     if tools is None:
         half = reasoning or Format(name="identity")
-        return replace(half, plain=half)
+        return half.plain or replace(half, plain=half)
     if reasoning is None or reasoning is tools:
         return tools
+    reasoning = reasoning.plain or reasoning
     markers: dict[str, str] = {}
     modes: dict[str, Mode] = {}
     rules: dict[tuple[str, str], Go] = {}
     for half in (reasoning, tools):
         own = f"{half.name}."
-        moved = {CONTENT: CONTENT, REASONING: REASONING} | {mode: own + mode for mode in half.modes}
+        moved = {mode: own + mode for mode in half.modes} | {CONTENT: CONTENT, REASONING: REASONING}
         markers |= {own + marker: literal for marker, literal in half.markers.items()}
         for name, mode in half.modes.items():
             modes[moved[name]] = Mode(mode.sink, mode.style, moved[mode.then])
@@ -211,7 +220,7 @@ def compose(tools: Format | None, reasoning: Format | None) -> Format:
             rules[moved[source], own + marker] = Go(moved[go.to], *go.emits)
     answer = tools.answer if tools.answer in (CONTENT, REASONING) else f"{tools.name}.{tools.answer}"
     for (source, marker), go in list(rules.items()):
-        closes = source == REASONING and go.to == CONTENT and Emit.KEEP not in go.emits
+        closes = source != CONTENT and go.to == CONTENT and Emit.KEEP not in go.emits
         if closes and marker.startswith(f"{reasoning.name}."):
             rules[source, marker] = Go(answer, *go.emits)
     for literal, go in live(tools, CONTENT):
@@ -231,7 +240,7 @@ def compose(tools: Format | None, reasoning: Format | None) -> Format:
             del rules[source, earlier]
         seen[source, literal] = marker
     start = reasoning.start
-    if start in reasoning.modes:
+    if start in reasoning.modes and start != REASONING:
         start = f"{reasoning.name}.{start}"
     elif start == CONTENT:
         start = answer
@@ -244,6 +253,8 @@ def compose(tools: Format | None, reasoning: Format | None) -> Format:
         start=start,
         answer=answer,
         prompt=reasoning.prompt,
+        prologue=reasoning.prologue,
+        suffix=tools.suffix or reasoning.suffix,
         plain=reasoning,
         forced=tools.forced,
         call_ids=tools.call_ids,

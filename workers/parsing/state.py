@@ -9,8 +9,8 @@ from tasks.errors import InvalidState
 
 VERSION = 1
 
-Types = dict[str, dict[str, list[str]]]
-"""Tool name → argument name → JSON types."""
+Types = dict[str, dict[str, Any]]
+"""Tool name → argument name → its JSON types, or its schema where values may nest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,12 @@ class Call(Protocol):
     def begun(self) -> bool: ...
     def begin(self, name: str, call_id: str | None = None) -> None: ...
     def argue(self, fragment: str) -> None: ...
+    def schema_of(self, key: str) -> Any:
+        """The JSON schema of an argument, for styles that type nested values; None where there is none."""
+
+
+Typing = Callable[[Any, Any], str]
+"""(an element's text or elements, its schema) → JSON."""
 
 
 class Body(Protocol):
@@ -256,3 +263,69 @@ class JsonCalls:
 
     def whole(self, state: dict[str, Any]) -> bool:
         return state["p"] in (",", ";")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonKeyed:
+    """A list of objects with one key each, the function's name: `[{"get_weather": {"city": "Oslo"}}, {"ping": {}}]`."""
+
+    # p: ^ before the list, [ before an object or ], { before an object, K before the name, q in it, : colon,
+    # v before the arguments, V in them, } before the object's end, "," after it.
+    def begin(self, name: str | None) -> dict[str, Any]:
+        return {"p": "^", "r": Reader().dump(), "t": ""}
+
+    def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        end = len(text)
+        while at < end:
+            phase = state["p"]
+            if phase in ("q", "V"):
+                reader = Reader(*state["r"])
+                at, out, status = reader.read(text, at)
+                state["r"] = reader.dump()
+                if phase == "V":
+                    call.argue(out)
+                else:
+                    state["t"] += out
+                    if len(state["t"]) > MAX_NAME:
+                        return at, Status.FAIL
+                if status is not Status.DONE:
+                    return at, status
+                if phase == "q":
+                    name = json.loads(state["t"])
+                    if not name.strip():
+                        return at, Status.FAIL
+                    call.begin(name)
+                state.update(p=":" if phase == "q" else "}", t="", r=Reader().dump())
+                continue
+            space = _SPACE.match(text, at)
+            if space and space.end() > at:
+                at = space.end()
+                continue
+            char = text[at]
+            if (phase, char) in (("K", '"'), ("v", "{")):
+                state["p"] = "q" if phase == "K" else "V"
+                continue
+            after = {"^[": "[", "[{": "K", "{{": "K", "::": "v", ",,": "{"}.get(phase + char)
+            if after:
+                state["p"] = after
+            elif phase == "}" and char == "}":
+                state["p"] = ","
+                return at + 1, Status.CALL
+            elif phase in "[," and char == "]":
+                return at + 1, Status.DONE
+            else:
+                return at, Status.FAIL
+            at += 1
+        return at, Status.MORE
+
+    def begun(self, state: dict[str, Any]) -> bool:
+        return bool(state["p"] != "^")
+
+    def in_string(self, state: dict[str, Any]) -> bool:
+        return state["p"] in ("q", "V") and Reader(*state["r"]).in_string
+
+    def held(self, state: dict[str, Any]) -> str:
+        return f"{state['t']}{state['r'][2]}"
+
+    def whole(self, state: dict[str, Any]) -> bool:
+        return bool(state["p"] == ",")

@@ -1,0 +1,39 @@
+"""MiniMax M3: nested elements, each tag behind a namespace marker.
+
+]<]minimax[>[<tool_call>
+]<]minimax[>[<invoke name="get_weather">
+]<]minimax[>[<city>Oslo]<]minimax[>[</city>
+]<]minimax[>[</invoke>
+]<]minimax[>[</tool_call>
+"""
+
+from __future__ import annotations
+
+from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
+
+_SPACE = "]<]minimax[>["
+
+MINIMAX_M3 = Format(
+    name="minimax_m3",
+    markers={
+        "CALLS": f"{_SPACE}<tool_call>",
+        "/CALLS": f"{_SPACE}</tool_call>",
+        "INVOKE": f'{_SPACE}<invoke name="',
+        "INVOKE'": f"{_SPACE}<invoke name='",
+        "INVOKE=": f"{_SPACE}<invoke name=",
+        '">': '">',
+        "'>": "'>",
+        ">": ">",
+    },
+    modes={
+        "calls": Mode(Sink.GAP),
+        "name": Mode(Sink.NAME),
+        "arguments": Mode(Sink.BODY, "minimax_m3", "calls"),
+    },
+    rules={
+        (CONTENT, "CALLS"): Go("calls"),
+        ("calls", "/CALLS"): Go(CONTENT),
+        **{("calls", f"INVOKE{quote}"): Go("name", Emit.CALL) for quote in ("", "'", "=")},
+        **{("name", end): Go("arguments", Emit.BEGIN) for end in ('">', "'>", ">")},
+    },
+)

@@ -1,0 +1,50 @@
+"""Step 3: invokes in a section of special tokens.
+
+<｜tool_calls_begin｜>
+<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather">
+<steptml:parameter name="city">Oslo</steptml:parameter>
+</steptml:invoke><｜tool_call_end｜>
+<｜tool_calls_end｜>
+"""
+
+from __future__ import annotations
+
+from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
+
+STEP3 = Format(
+    name="step3",
+    markers={
+        "CALLS": "<｜tool_calls_begin｜>",
+        "/CALLS": "<｜tool_calls_end｜>",
+        "CALL": "<｜tool_call_begin｜>",
+        "SEP": "<｜tool_sep｜>",
+        "/CALL": "<｜tool_call_end｜>",
+        "INVOKE": '<steptml:invoke name="',
+        "/INVOKE": "</steptml:invoke>",
+        "PARAMETER": '<steptml:parameter name="',
+        "/PARAMETER": "</steptml:parameter>",
+        '">': '">',
+    },
+    modes={
+        "calls": Mode(Sink.GAP),
+        "type": Mode(Sink.DROP),
+        "call": Mode(Sink.SKIP),
+        "name": Mode(Sink.NAME),
+        "arguments": Mode(Sink.SKIP),
+        "key": Mode(Sink.KEY),
+        "value": Mode(Sink.VALUE, "stripped"),
+    },
+    rules={
+        (CONTENT, "CALLS"): Go("calls"),
+        ("calls", "CALL"): Go("type", Emit.CALL),
+        ("calls", "/CALL"): Go("calls"),
+        ("calls", "/CALLS"): Go(CONTENT),
+        ("type", "SEP"): Go("call"),
+        ("call", "INVOKE"): Go("name"),
+        ("name", '">'): Go("arguments", Emit.BEGIN),
+        ("arguments", "PARAMETER"): Go("key"),
+        ("key", '">'): Go("value"),
+        ("value", "/PARAMETER"): Go("arguments"),
+        ("arguments", "/INVOKE"): Go("calls", Emit.END),
+    },
+)
