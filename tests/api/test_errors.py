@@ -1,0 +1,144 @@
+"""What is refused, and how: OpenAI's envelope, the right status, and when to come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from api.app import create_app
+from tests.api.conftest import CHAT, Serve, Stage
+from tests.conftest import quick_settings
+
+
+def error_of(reply: httpx.Response, status: int) -> dict[str, Any]:
+    assert reply.status_code == status, reply.text
+    body = reply.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+async def test_an_unknown_model_is_404_and_named(stage: Stage) -> None:
+    error = error_of(await stage.chat(model="gpt-9"), 404)
+    assert error["code"] == "model_not_found" and error["param"] == "model" and "gpt-9" in error["message"]
+    error_of(await stage.client.get("/v1/models/gpt-9"), 404)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"messages": "Hello"}, "messages"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"n": 100_000}, "n"),
+        ({"model": None}, "model"),
+        ({"messages": [{"content": "nobody says this"}]}, "messages"),
+    ],
+)
+async def test_an_invalid_field_is_400_and_named(stage: Stage, changes: dict[str, Any], param: str) -> None:
+    error = error_of(await stage.chat(**changes), 400)
+    assert error["type"] == "invalid_request_error"
+    assert str(error["param"]).startswith(param)
+    assert not any(stage.store.queues.values()), "nothing was enqueued"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b""])
+async def test_a_body_that_is_no_json_object_is_400(stage: Stage, body: bytes) -> None:
+    error_of(await stage.client.post("/v1/chat/completions", content=body), 400)
+    error_of(await stage.client.post("/v1/jobs", content=body), 400)
+
+
+async def test_a_body_that_is_too_large_is_413_whether_its_length_is_told_or_not(serving: Serve) -> None:
+    stage = await serving(limits={"max_body_bytes": 2000})
+    body = json.dumps({**CHAT, "user": "x" * 3000}).encode()
+    for path in ("/v1/chat/completions", "/v1/jobs"):
+        error = error_of(await stage.client.post(path, content=body), 413)
+        assert error["code"] == "payload_too_large"
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for at in range(0, len(body), 500):
+                yield body[at : at + 500]
+
+        error_of(await stage.client.post(path, content=chunks()), 413)
+    assert not any(stage.store.queues.values())
+
+
+async def test_a_stage_without_a_live_worker_is_503_with_retry_after(serving: Serve) -> None:
+    stage = await serving(queues=("render", "derender"))
+    reply = await stage.chat()
+    assert "generate" in error_of(reply, 503)["message"]
+    assert int(reply.headers["retry-after"]) > 0
+    assert reply.json()["error"]["code"] == "no_live_worker"
+    assert (await stage.submit()).status_code == 202, "a job waits for its worker"
+
+
+async def test_a_full_queue_is_429_with_retry_after(serving: Serve) -> None:
+    stage = await serving(limits={"max_queued": 1})
+    assert (await stage.submit()).status_code == 202
+    for reply in (await stage.chat(), await stage.chat(stream=True), await stage.submit()):
+        assert error_of(reply, 429)["code"] == "queue_full"
+        assert int(reply.headers["retry-after"]) > 0
+
+
+async def test_a_broker_that_is_down_is_503(stage: Stage) -> None:
+    stage.store.down = True
+    for reply in (await stage.chat(), await stage.submit(), await stage.client.get("/v1/jobs/job_1")):
+        assert error_of(reply, 503)["code"] == "broker_unavailable"
+        assert reply.headers["retry-after"] == "5"
+
+
+async def test_the_process_starts_without_its_broker_and_serves_once_it_is_there(serving: Serve) -> None:
+    stage = await serving(down=True)
+    assert error_of(await stage.chat(), 503)
+    assert (await stage.client.get("/health/ready")).status_code == 503
+    stage.store.down = False
+    assert (await stage.client.get("/health/ready")).status_code == 200
+    assert (await stage.submit()).status_code == 202
+
+
+async def test_unknown_routes_and_methods_answer_in_the_envelope(stage: Stage) -> None:
+    assert error_of(await stage.client.get("/v1/nothing"), 404)["code"] == "not_found"
+    error_of(await stage.client.get("/v1/chat/completions"), 405)
+
+
+async def test_a_query_parameter_out_of_range_is_400_and_named(stage: Stage) -> None:
+    assert error_of(await stage.client.get("/v1/jobs?limit=1000"), 400)["param"] == "limit"
+
+
+async def test_an_error_that_nobody_expected_says_nothing_of_the_inside() -> None:
+    app = create_app(quick_settings())
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("secret")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        error = error_of(await client.get("/broken"), 500)
+    assert "secret" not in error["message"] and error["code"] == "internal_error"
+
+
+async def test_keys_are_asked_for_where_there_are_any(serving: Serve) -> None:
+    stage = await serving(api={"keys": ["one", "two"]})
+    for headers in ({}, {"authorization": "Bearer three"}, {"authorization": "Bearer"}, {"x-api-key": "on"}):
+        reply = await stage.client.get("/v1/models", headers=headers)
+        assert error_of(reply, 401)["code"] == "invalid_api_key"
+    for headers in ({"authorization": "Bearer two"}, {"x-api-key": "one"}):
+        assert (await stage.client.get("/v1/models", headers=headers)).status_code == 200
+    for path in ("/v1/jobs", "/v1/jobs/job_1", "/v1/jobs/job_1/events"):
+        error_of(await stage.client.get(path), 401)
+    error_of(await stage.client.post("/v1/chat/completions", json=CHAT), 401)
+    assert (await stage.client.get("/health/live")).status_code == 200
+
+
+async def test_every_response_has_a_request_id(stage: Stage) -> None:
+    replies = [await stage.client.get("/health/live"), await stage.client.get("/v1/models"), await stage.chat(model="x")]
+    ids = [reply.headers["x-request-id"] for reply in replies]
+    assert len(set(ids)) == len(ids)
+    reply = await stage.client.get("/v1/models", headers={"x-request-id": "mine"})
+    assert reply.headers["x-request-id"] == "mine"
