@@ -45,8 +45,6 @@ class _Inbox:
     def take(self) -> list[bytes]:
         taken, self.chunks = self.chunks[:MOST_CHUNKS], self.chunks[MOST_CHUNKS:]
         self.offset += len(taken)
-        if not self.chunks:
-            self.arrived.clear()
         return taken
 
 
@@ -77,7 +75,7 @@ class Followers:
         offset, state = 0, derendering.start(profile, context, prompt_token_ids)
         if "checkpoint" in claim.payloads:
             saved = json.loads(claim.payloads["checkpoint"])
-            offset, state = saved["offset"], derendering.load(profile, saved["state"])
+            offset, state = saved["offset"], derendering.load(profile, context, saved["state"])
         if offset > job.token_chunks:
             raise InvalidState("the token channel is shorter than its checkpoint")
         inbox = self._inboxes[job.id] = _Inbox(offset)
@@ -85,13 +83,7 @@ class Followers:
             await self._fill(job.id, inbox)
             while True:
                 if not inbox.chunks:
-                    try:
-                        async with asyncio.timeout(SILENCE_S):
-                            await inbox.arrived.wait()
-                    except TimeoutError:
-                        inbox.gap = True
-                    if inbox.gap:
-                        await self._fill(job.id, inbox)
+                    await self._await_more(job.id, inbox)
                     continue
                 before = inbox.offset
                 records = inbox.take()
@@ -121,7 +113,7 @@ class Followers:
                         ),
                     )
                     return
-                checkpoint = compact_json({"offset": inbox.offset, "state": derendering.dump(state)})
+                checkpoint = compact_json({"offset": inbox.offset, "state": derendering.dump(context, state)})
                 await store.commit(
                     job.id,
                     claim.stage,
@@ -130,6 +122,17 @@ class Followers:
                 )
         finally:
             del self._inboxes[job.id]
+
+    async def _await_more(self, job_id: str, inbox: _Inbox) -> None:
+        inbox.arrived.clear()
+        if not inbox.gap:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await inbox.arrived.wait()
+            except TimeoutError:
+                inbox.gap = True
+        if inbox.gap:
+            await self._fill(job_id, inbox)
 
     async def _fill(self, job_id: str, inbox: _Inbox) -> None:
         inbox.gap = False

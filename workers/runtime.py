@@ -101,8 +101,8 @@ class Runtime:
         self.pipeline = Pipeline(self.settings, self._app, self.store)
         self._bus = RedisBus(self.settings, self.id)
         for job in (
-            self._listen(),
-            self._renew(),
+            self._forever(self._listen, 0.0),
+            self._forever(self._renew, self.settings.queue.lease_s / 3),
             reap_forever(self.pipeline, self.settings.queue.reap_interval_s),
         ):
             self.spawn(job)
@@ -118,7 +118,7 @@ class Runtime:
 
     def announce(self) -> None:
         """From now on say every few seconds that this worker is alive."""
-        self.loop.call_soon_threadsafe(lambda: self.spawn(self._announce()))
+        self.loop.call_soon_threadsafe(lambda: self.spawn(self._forever(self._announce, ANNOUNCE_INTERVAL_S)))
 
     def drain(self, grace_s: float) -> None:
         """Give back what is under way: streams at once, other work that waits after `grace_s`."""
@@ -283,19 +283,30 @@ class Runtime:
 
     # ---- background ----------------------------------------------------------------------------------
 
-    async def _listen(self) -> None:
+    async def _forever(self, step: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
+        """Repeat a step; neither a store that does not answer nor a fault in one step ends it."""
         while True:
             try:
-                raw_messages = await self._bus.receive(2.0)
-            except OSError:
-                await asyncio.sleep(0.2)  # what is missed is read from the channels
-                continue
-            for raw in raw_messages:
-                message = parse_message(raw)
-                if message.kind == "x":
-                    self._lose(message.job_id)
-                for listener in self._listeners:
-                    listener(message)
+                await step()
+            except BrokerUnavailable:
+                log.warning("step_skipped", step=step.__name__, reason="the store does not answer")
+            except Exception as error:
+                log.error("step_raised", step=step.__name__, exc_info=error)
+                await asyncio.sleep(1.0)
+            await asyncio.sleep(interval_s)
+
+    async def _listen(self) -> None:
+        try:
+            raw_messages = await self._bus.receive(2.0)
+        except OSError:
+            await asyncio.sleep(0.2)  # what is missed is read from the channels
+            return
+        for raw in raw_messages:
+            message = parse_message(raw)
+            if message.kind == "x":
+                self._lose(message.job_id)
+            for listener in self._listeners:
+                listener(message)
 
     def _lose(self, job_id: str) -> None:
         for (held_id, _), held in list(self._held.items()):
@@ -303,26 +314,14 @@ class Runtime:
                 held.task.cancel()
 
     async def _renew(self) -> None:
-        interval_s = self.settings.queue.lease_s / 3
-        while True:
-            await asyncio.sleep(interval_s)
-            held = list(self._held)
-            try:
-                for job_id, stage in await self.store.renew(self.id, held):
-                    lost = self._held.get((job_id, stage))
-                    if lost is not None and lost.task is not None:
-                        lost.task.cancel()
-            except BrokerUnavailable:
-                log.warning("leases_not_renewed", held=len(held))
+        for job_id, stage in await self.store.renew(self.id, list(self._held)):
+            lost = self._held.get((job_id, stage))
+            if lost is not None and lost.task is not None:
+                lost.task.cancel()
 
     async def _announce(self) -> None:
         role, queues, models, detail = self._worker
-        while True:
-            try:
-                await self.store.announce(Worker(self.id, role, queues, models, detail() | {"pid": os.getpid()}))
-            except BrokerUnavailable:
-                log.warning("announcement_failed")
-            await asyncio.sleep(ANNOUNCE_INTERVAL_S)
+        await self.store.announce(Worker(self.id, role, queues, models, detail() | {"pid": os.getpid()}))
 
 
 def bind(app: Celery, spec: TaskSpec, run: Callable[[str], None]) -> None:

@@ -1,0 +1,185 @@
+"""Real Redis, real Celery processes, a scripted engine: what a client sees while processes live and die."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.conftest import RedisServer, redis_binary
+from tests.integration.harness import Yard, echoed
+
+PROMPT = "the yard runs every request through render and generate and derender, number {}: café 東京 🙂 "
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    binary = redis_binary()
+    if binary is None:
+        pytest.skip("no Redis server")
+    folder = tmp_path_factory.mktemp("yard")
+    (folder / "redis").mkdir()
+    redis = RedisServer(binary, folder / "redis")
+    redis.start()
+    yard = Yard(
+        folder,
+        redis,
+        {"echo": {"chunk_tokens": [1, 3, 2], "delay_s": 0.05}, "slow": {"chunk_tokens": [3, 5], "delay_s": 0.3}},
+    )
+    yard.start_all()
+    yield yard
+    yard.stop()
+    redis.stop()
+
+
+@pytest.fixture
+async def http(yard: Yard) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
+        await yard.until(session, lambda report: report["status"] == "ok" and len(report["workers"]) == 4)
+        yield session
+
+
+def streams_of(report: dict[str, Any]) -> dict[int, int]:
+    return {worker["pid"]: worker["streams"] for worker in report["workers"] if worker["role"] == "cpu"}
+
+
+def busy_of(report: dict[str, Any]) -> dict[int, int]:
+    return {
+        worker["pid"]: sum(worker["busy"].values()) for worker in report["workers"] if worker["role"] == "gpu"
+    }
+
+
+async def test_an_answer_is_exact_streamed_and_not(yard: Yard, http: aiohttp.ClientSession) -> None:
+    prompt = PROMPT.format(0)
+    expected = echoed(yard.tokenizer, prompt, 40)
+    answer = await yard.chat(http, prompt, 40)
+    assert answer["choices"][0]["message"]["content"] == expected
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 40
+    assert await yard.stream(http, prompt, 40) == expected
+
+
+async def test_choices_and_stop_strings(yard: Yard, http: aiohttp.ClientSession) -> None:
+    prompt = PROMPT.format(1)
+    answer = await yard.chat(http, prompt, 30, n=3)
+    for choice in answer["choices"]:
+        assert choice["message"]["content"] == echoed(yard.tokenizer, prompt, 30, choice["index"])
+    stopped = await yard.chat(http, prompt, 40, stop=["generate"])
+    assert stopped["choices"][0]["message"]["content"] == prompt.split("generate")[0]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert await yard.stream(http, prompt, 40, stop=["generate"]) == prompt.split("generate")[0]
+
+
+async def test_two_hundred_streams_at_once(yard: Yard, http: aiohttp.ClientSession) -> None:
+    prompts = [PROMPT.format(number) for number in range(200)]
+    streams = [asyncio.create_task(yard.stream(http, prompt, 160, model="slow")) for prompt in prompts]
+    # One GPU worker process alone holds so many that two hundred would fit.
+    report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 200)
+    assert sum(streams_of(report).values()) > 0
+    for prompt, text in zip(prompts, await asyncio.gather(*streams), strict=True):
+        assert text == echoed(yard.tokenizer, prompt, 160)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+async def test_a_killed_worker_leaves_no_gap_and_no_repeat(
+    yard: Yard, http: aiohttp.ClientSession, kind: str
+) -> None:
+    prompts = [PROMPT.format(number) for number in range(12)]
+    streams = [asyncio.create_task(yard.stream(http, prompt, 150)) for prompt in prompts]
+    count = streams_of if kind == "cpu" else busy_of
+    report = await yard.until(http, lambda report: sum(count(report).values()) == len(prompts))
+    await asyncio.sleep(0.7)
+    victim = yard.name_of(max(count(report), key=lambda pid: count(report)[pid]))
+    yard.kill(victim)
+    yard.start_worker(kind, victim)
+    for prompt, text in zip(prompts, await asyncio.gather(*streams), strict=True):
+        assert text == echoed(yard.tokenizer, prompt, 150)
+
+
+async def test_a_stopping_worker_hands_its_streams_over(yard: Yard, http: aiohttp.ClientSession) -> None:
+    streams = [asyncio.create_task(yard.stream(http, PROMPT.format(n), 400)) for n in range(4)]
+    report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 4)
+    victim = yard.name_of(max(busy_of(report), key=lambda pid: busy_of(report)[pid]))
+    process = yard.processes.pop(victim)
+    process.terminate()
+    yard.start_worker("gpu", victim)
+    texts = await asyncio.gather(*streams)
+    assert process.wait(30) == 0
+    assert texts == [echoed(yard.tokenizer, PROMPT.format(n), 400) for n in range(4)]
+
+
+async def test_nothing_accepted_is_lost_when_redis_restarts(yard: Yard, http: aiohttp.ClientSession) -> None:
+    streams = [asyncio.create_task(yard.stream(http, PROMPT.format(number), 120)) for number in range(20)]
+    ids = [await yard.submit(http, PROMPT.format(number), 60) for number in range(40)]
+    await yard.until(http, lambda report: sum(busy_of(report).values()) > 20)
+    yard.redis.kill()
+    await asyncio.sleep(0.5)
+    yard.redis.start()
+    for number, text in enumerate(await asyncio.gather(*streams)):
+        assert text == echoed(yard.tokenizer, PROMPT.format(number), 120)
+    for number, job_id in enumerate(ids):
+        job = await yard.finished(http, job_id)
+        assert job["status"] == "succeeded", job
+        result = await yard.job(http, job_id, "/result")
+        assert result["choices"][0]["message"]["content"] == echoed(yard.tokenizer, PROMPT.format(number), 60)
+
+
+async def test_a_client_that_goes_away_frees_the_engine(yard: Yard, http: aiohttp.ClientSession) -> None:
+    for stream in (True, False):
+        request = asyncio.create_task(
+            yard.stream(http, PROMPT.format(0), 2000) if stream else yard.chat(http, PROMPT.format(0), 2000)  # type: ignore[arg-type]
+        )
+        await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
+        await asyncio.sleep(0.3)
+        request.cancel()
+        await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
+
+
+async def test_a_cancelled_job_frees_the_engine(yard: Yard, http: aiohttp.ClientSession) -> None:
+    job_id = await yard.submit(http, PROMPT.format(0), 2000)
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
+    async with http.delete(f"{yard.url}/v1/jobs/{job_id}") as reply:
+        assert (await reply.json())["status"] == "cancelled"
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
+
+
+async def test_a_deadline_ends_a_running_job(yard: Yard, http: aiohttp.ClientSession) -> None:
+    job = {
+        "endpoint": "/v1/chat/completions",
+        "body": yard.body(PROMPT.format(0), 2000),
+        "timeout_s": 1.0,
+    }
+    async with http.post(f"{yard.url}/v1/jobs", json=job) as reply:
+        job_id = (await reply.json())["id"]
+    began = time.monotonic()
+    done = await yard.finished(http, job_id, timeout_s=10)
+    assert done["status"] == "expired" and time.monotonic() - began < 6
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
+
+
+async def test_a_followed_job_tells_its_life_and_resumes(yard: Yard, http: aiohttp.ClientSession) -> None:
+    job_id = await yard.submit(http, PROMPT.format(3), 30, stream=True)
+
+    async def follow(after: int) -> list[tuple[int, str]]:
+        seen: list[tuple[int, str]] = []
+        headers = {"Last-Event-ID": str(after)}
+        async with http.get(f"{yard.url}/v1/jobs/{job_id}/events", headers=headers) as reply:
+            async for line in reply.content:
+                if line.startswith(b"id: "):
+                    seen.append((int(line[4:]), ""))
+                elif line.startswith(b"event: "):
+                    seen[-1] = (seen[-1][0], line[7:].decode().strip())
+        return seen
+
+    events = await follow(0)
+    assert [seq for seq, _ in events] == list(range(1, len(events) + 1))
+    kinds = [kind for _, kind in events]
+    assert kinds[-2:] == ["response", "done"] and "chunk" in kinds and kinds[0] == "status"
+    assert await follow(5) == events[5:]
+    result = await yard.job(http, job_id, "/result")
+    assert result["choices"][0]["message"]["content"] == echoed(yard.tokenizer, PROMPT.format(3), 30)
