@@ -87,7 +87,7 @@ class EngineContract:
         assert [p.sampled.token_id for p in at_once[0].logprobs] == [p.sampled.token_id for p in streamed.logprobs]
 
     async def test_one_shot_has_one_chunk_for_each_choice(self, engine: Engine, prompt: list[int]) -> None:
-        chunks = await collect(engine, self.ask(prompt, n=2, max_tokens=4), stream=False)
+        chunks = await collect(engine, self.ask(prompt, n=2, temperature=1, max_tokens=4), stream=False)
         assert [c.index for c in chunks] == [0, 1]
         assert all(c.finish_reason for c in chunks)
 
@@ -145,7 +145,7 @@ class EngineContract:
     async def test_cancelling_the_reader_aborts_all_choices(
         self, engine: Engine, prompt: list[int], stream: bool
     ) -> None:
-        request = self.ask(prompt, max_tokens=1500, n=2, ignore_eos=True)
+        request = self.ask(prompt, max_tokens=1500, n=2, temperature=1, ignore_eos=True)
         reader = asyncio.create_task(collect(engine, request, stream=stream))
         for _ in range(100):
             await asyncio.sleep(0.02)

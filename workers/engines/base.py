@@ -107,6 +107,14 @@ async def ensure_whole(chunks: AsyncGenerator[TokenChunk, None], choices: int) -
         raise EngineFailed(f"the engine's stream ended with {choices - len(finished)} of {choices} choices unfinished")
 
 
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    """Rides on a continued request; a class of its own, so that no client can send one."""
+
+    prompt_length: int
+    index: int
+
+
 def continue_request(request: GenerateRequest, token_ids: Sequence[int], *, index: int = 0) -> GenerateRequest:
     """The request for the rest of choice `index`, of which `token_ids` are there already.
 
@@ -124,14 +132,23 @@ def continue_request(request: GenerateRequest, token_ids: Sequence[int], *, inde
         params["max_tokens"] = params["max_tokens"] - done
     if params.get("min_tokens"):
         params["min_tokens"] = max(0, params["min_tokens"] - done)
+    prompt_length, first_index = find_origin(request)
     return request.model_copy(
         update={
             "token_ids": [*request.token_ids, *token_ids],
             "token_offsets": None,
             "sampling_params": params,
-            "continuation": {"prompt_length": len(request.token_ids), "index": index},
+            "continuation": _Continuation(prompt_length, first_index + index),
         }
     )
+
+
+def find_origin(request: GenerateRequest) -> tuple[int, int]:
+    """The length of the original prompt and the original choice: the request's own unless it was continued."""
+    continuation = (request.model_extra or {}).get("continuation")
+    if isinstance(continuation, _Continuation):
+        return continuation.prompt_length, continuation.index
+    return len(request.token_ids), 0
 
 
 async def fold_chunks(chunks: AsyncIterator[TokenChunk]) -> list[TokenChunk]:

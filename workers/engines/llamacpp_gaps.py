@@ -13,7 +13,6 @@ not one sequence (a broken character, or an output cut inside one) the likeliest
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,4 +69,4 @@ def _is_broken(piece: bytes) -> bool:
 
 def is_whole_text(text: str) -> bool:
     """Whether the server could show the text's bytes, rather than U+FFFD in their place."""
-    return bool(text) and "\ufffd" not in json.loads(json.dumps(text))
+    return bool(text) and "\ufffd" not in text

@@ -34,7 +34,7 @@ from typing import Any, Literal, get_args
 from tasks.errors import EngineFailed, EngineRefused, EngineUnavailable, InvalidRequest
 from tasks.protocol.generate import CandidateLogprob, GenerateRequest, PositionLogprobs, TokenChunk
 from tasks.settings import EngineSettings
-from workers.engines.base import Capabilities, Health, choice_count, ensure_whole, fold_chunks
+from workers.engines.base import Capabilities, Health, choice_count, ensure_whole, find_origin, fold_chunks
 
 FaultKind = Literal["fail", "refuse", "unavailable", "drop", "hang", "kill"]
 
@@ -167,11 +167,8 @@ class ScriptedEngine:
 
     def _origin(self, request: GenerateRequest) -> _Origin:
         ids = tuple(request.token_ids)
-        continuation = (request.model_extra or {}).get("continuation")
-        length, choice = len(ids), 0
-        if isinstance(continuation, dict):
-            length, choice = int(continuation["prompt_length"]), int(continuation["index"])
-        elif self.script.prompt_end:
+        length, choice = find_origin(request)
+        if length == len(ids) and self.script.prompt_end:
             end = self.script.prompt_end
             starts = range(len(ids) - len(end), -1, -1)
             length = next((s + len(end) for s in starts if ids[s : s + len(end)] == end), length)

@@ -121,6 +121,8 @@ class VllmEngine(HttpEngine):
                 _check_mode(event)
                 extra = _present(event, EXTRA_OF_ANSWER)
                 for choice in event.get("choices") or ():
+                    if last is not None:
+                        raise EngineFailed("the engine went on after the end of every choice")
                     finished = choice.get("finish_reason") is not None
                     unfinished -= finished
                     if finished and unfinished == 0:
