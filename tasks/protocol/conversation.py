@@ -33,7 +33,7 @@ class Tokenization:
     truncate_to: int | None = None
     """Keep at most so many prompt tokens; -1 means as many as the model takes. None refuses a longer prompt."""
     truncation_side: Literal["left", "right"] | None = None
-    """The side that is cut away; the tokenizer's own if None."""
+    """The side that is cut away. None cuts on the left, and what the tokenizer adds itself stays."""
     return_offsets: bool = False
     """Give each token's (start, end) place in the prompt's text."""
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
@@ -26,7 +26,6 @@ class TokenizerInfo:
 
     fingerprint: str = ""
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
-    truncation_side: Literal["left", "right"] = "right"
     max_chars_per_token: int | None = None
 
     @classmethod
@@ -91,10 +90,20 @@ class Tokenizer:
         return ids
 
     def encode_with_offsets(
-        self, text: str, *, add_special_tokens: bool = False
+        self, text: str, *, add_special_tokens: bool = False, keep_last: int | None = None
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """The token ids of a text, and each one's (start, end) in characters."""
-        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        """The token ids of a text, and each one's (start, end) in characters.
+
+        With `keep_last` no more ids than that, cut on the left; what the tokenizer adds itself stays and counts.
+        """
+        if keep_last is None:
+            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        else:
+            added = self._backend.num_special_tokens_to_add(False) if add_special_tokens else 0
+            encoding = self._backend.encode(text, add_special_tokens=False)
+            encoding.truncate(max(0, keep_last - added), direction="left")
+            if added:
+                encoding = self._backend.post_process(encoding, None, True)
         return encoding.ids, encoding.offsets
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:

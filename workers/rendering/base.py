@@ -1,0 +1,189 @@
+"""What every renderer is: a conversation to a prompt's token ids.
+
+renderer = make_renderer("jinja", load(folder), max_model_len=8192)
+renderer.render(conversation).token_ids
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+
+from tasks.errors import ContextLengthExceeded, InvalidRequest
+from tasks.protocol.conversation import Conversation, JsonObject, Prompt
+from workers.rendering.loading import LoadedTokenizer
+from workers.text.tokenizer import Tokenizer
+
+RENDERERS = {
+    "jinja": "workers.rendering.jinja:JinjaRenderer",
+}
+"""Renderers by the name that a model's settings give; `module:ATTR` takes (LoadedTokenizer, RenderSettings)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A prompt's token ids, the text they were made from, and each token's (start, end) in it where asked for."""
+
+    token_ids: tuple[int, ...]
+    text: str | None = None
+    offsets: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RenderSettings:
+    """What a model's settings say of rendering.
+
+    `chat_template` is the template itself; the tokenizer's own if None. `default_template_arguments` are laid under
+    the request's.
+    """
+
+    max_model_len: int
+    chat_template: str | None = None
+    default_template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust_request_chat_template: bool = False
+
+
+class Renderer(Protocol):
+    """Renders one model's prompts; safe to share between threads."""
+
+    def render(self, conversation: Conversation) -> RenderedPrompt:
+        """The prompt of a conversation; raises InvalidRequest."""
+
+    def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
+        """The prompt of a plain completion; raises InvalidRequest."""
+
+
+def make_renderer(
+    name: str,
+    loaded: LoadedTokenizer,
+    *,
+    max_model_len: int,
+    chat_template: str | None = None,
+    default_template_arguments: Mapping[str, Any] | None = None,
+    trust_request_chat_template: bool = False,
+) -> Renderer:
+    """The renderer of that name for a loaded tokenizer; raises ValueError for a name that nobody knows."""
+    if name not in RENDERERS:
+        raise ValueError(f"there is no renderer {name!r}; there are {', '.join(sorted(RENDERERS))}")
+    module, attribute = RENDERERS[name].split(":")
+    make: Callable[[LoadedTokenizer, RenderSettings], Renderer] = getattr(import_module(module), attribute)
+    return make(
+        loaded,
+        RenderSettings(max_model_len, chat_template, default_template_arguments or {}, trust_request_chat_template),
+    )
+
+
+def template_arguments(conversation: Conversation, defaults: Mapping[str, Any]) -> JsonObject:
+    """The arguments that a chat template gets beside messages and tools, from the request and the model's defaults.
+
+    Fields of the request win over its `chat_template_kwargs`, and these over the defaults; None and "auto" count as
+    not given. Asking for an effort of reasoning also switches thinking on, or off for "none".
+    """
+    asked: JsonObject = dict(conversation.template_arguments)
+    effort = conversation.reasoning_effort
+    if effort is not None:
+        asked.setdefault("enable_thinking", effort != "none")
+    fields = {
+        "add_generation_prompt": conversation.add_generation_prompt,
+        "continue_final_message": conversation.continue_final_message,
+        "documents": None if conversation.documents is None else list(conversation.documents),
+        "reasoning_effort": effort,
+    }
+    asked |= given(fields)
+    return dict(defaults) | given(asked) if defaults else asked
+
+
+def given(values: Mapping[str, Any]) -> JsonObject:
+    """The values that say something: neither None nor "auto"."""
+    return {name: value for name, value in values.items() if value is not None and value != "auto"}
+
+
+def check_limits(asked: Conversation | Prompt, max_model_len: int) -> None:
+    """Raises InvalidRequest where the request asks for more output, or a longer prompt, than the model can hold."""
+    output, keep = asked.max_output_tokens, asked.tokenization.truncate_to
+    if output is not None and output > max_model_len:
+        raise ContextLengthExceeded(
+            f"{asked.max_output_tokens_param} is {output}, and the model holds no more than {max_model_len} tokens",
+            param=asked.max_output_tokens_param,
+        )
+    if keep is not None and keep > max_model_len:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {keep}, and the model holds no more than {max_model_len} tokens",
+            param="truncate_prompt_tokens",
+        )
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str, asked: Conversation | Prompt, max_model_len: int) -> RenderedPrompt:
+    """A prompt's text to token ids, cut to `truncate_to`; raises ContextLengthExceeded for one that stays too long."""
+    tokenization = asked.tokenization
+    max_chars = max_model_len * tokenizer.max_chars_per_token
+    skipped = 0
+    source = text
+    if len(text) > max_chars:
+        # Never spend minutes on a text that cannot fit.
+        if tokenization.truncate_to is None:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(text)} characters; {max_model_len} tokens hold at most {max_chars}",
+                param="input_text",
+            )
+        if tokenization.truncation_side == "left":
+            skipped = len(text) - max_chars
+            source = text[skipped:]
+        elif tokenization.truncation_side == "right":
+            source = text[:max_chars]
+    keep = _prompt_budget(asked, max_model_len)
+    specials = tokenization.add_special_tokens
+    offsets: list[tuple[int, int]] | None = None
+    if tokenization.return_offsets or (keep is not None and tokenization.truncation_side is None):
+        token_ids, offsets = tokenizer.encode_with_offsets(
+            source,
+            add_special_tokens=specials,
+            keep_last=keep if tokenization.truncation_side is None else None,
+        )
+        if skipped:
+            # Special tokens have no place in the text: (0, 0).
+            offsets = [(a + skipped, b + skipped) if (a, b) != (0, 0) else (0, 0) for a, b in offsets]
+    else:
+        token_ids = tokenizer.encode(source, add_special_tokens=specials)
+    kept = _kept(keep, tokenization.truncation_side, len(token_ids))
+    token_ids = token_ids[kept]
+    check_length(len(token_ids), max_model_len)
+    return RenderedPrompt(
+        tuple(token_ids), text, tuple(offsets[kept]) if offsets is not None and tokenization.return_offsets else None
+    )
+
+
+def cut_prompt(token_ids: tuple[int, ...], asked: Conversation | Prompt, max_model_len: int) -> RenderedPrompt:
+    """A prompt that came as token ids, cut to `truncate_to`; raises ContextLengthExceeded."""
+    keep = _prompt_budget(asked, max_model_len)
+    kept = token_ids[_kept(keep, asked.tokenization.truncation_side, len(token_ids))]
+    check_length(len(kept), max_model_len)
+    return RenderedPrompt(kept)
+
+
+def check_length(prompt_tokens: int, max_model_len: int) -> None:
+    """Raises ContextLengthExceeded for a prompt that the model cannot hold, and InvalidRequest for an empty one."""
+    if prompt_tokens > max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt_tokens} tokens; the model holds {max_model_len} with the output",
+            param="input_tokens",
+        )
+    if not prompt_tokens:
+        raise InvalidRequest("the prompt has no tokens")
+
+
+def _prompt_budget(asked: Conversation | Prompt, max_model_len: int) -> int | None:
+    """How many prompt tokens to keep; None for all of them."""
+    keep = asked.tokenization.truncate_to
+    if keep is None or keep >= 0:
+        return keep
+    # One token of output must have its place, unless none is asked for.
+    return max_model_len if asked.max_output_tokens == 0 else max_model_len - 1
+
+
+def _kept(keep: int | None, side: str | None, length: int) -> slice:
+    if keep is None or keep >= length:
+        return slice(None)
+    return slice(keep) if side == "right" else slice(length - keep, None)
