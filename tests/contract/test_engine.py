@@ -56,7 +56,7 @@ class EngineContract:
         )
 
     async def becomes_idle(self, engine: Engine) -> None:
-        for _ in range(100):
+        for _ in range(400):
             if await self.running(engine) == 0:
                 return
             await asyncio.sleep(0.05)
@@ -147,7 +147,7 @@ class EngineContract:
     ) -> None:
         request = self.ask(prompt, max_tokens=1500, n=2, temperature=1, ignore_eos=True)
         reader = asyncio.create_task(collect(engine, request, stream=stream))
-        for _ in range(100):
+        for _ in range(1000):
             await asyncio.sleep(0.02)
             if await self.running(engine):
                 break

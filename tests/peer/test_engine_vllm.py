@@ -98,7 +98,7 @@ class TestVllm(EngineContract):
         assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
 
     async def test_a_prompt_asked_twice_is_cached(self, engine: Engine) -> None:
-        prompt = [1, *range(2000, 2100), 198]
+        prompt = [1, *range(2000, 2300), 198]  # blocks of 128 tokens are what is cached
         await fold(engine, self.ask(prompt))
         (answer,) = await fold(engine, self.ask(prompt))
         assert answer.cached_tokens is not None and answer.cached_tokens > 0

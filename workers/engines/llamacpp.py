@@ -42,6 +42,7 @@ class LlamaCppEngine(HttpEngine):
         if settings.options:
             raise ValueError(f"the llamacpp engine has no option {', '.join(sorted(settings.options))}")
         self._pieces: BrokenPieces | None = None
+        self._pieces_lock = asyncio.Lock()
 
     async def generate(self, request: GenerateRequest, *, stream: bool) -> AsyncGenerator[TokenChunk, None]:
         choices = choice_count(request)
@@ -114,9 +115,10 @@ class LlamaCppEngine(HttpEngine):
         return found
 
     async def _broken_pieces(self, prompt: list[int]) -> BrokenPieces:
-        if self._pieces is None:
-            self._pieces = BrokenPieces.from_candidates(await self._candidates(prompt, WHOLE_VOCABULARY))
-        return self._pieces
+        async with self._pieces_lock:
+            if self._pieces is None:
+                self._pieces = BrokenPieces.from_candidates(await self._candidates(prompt, WHOLE_VOCABULARY))
+            return self._pieces
 
     async def _score(self, context: list[int], count: int) -> list[CandidateLogprob]:
         candidates = await self._candidates(context, count)
