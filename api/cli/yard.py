@@ -114,18 +114,13 @@ def flower_command(settings: Settings, port: int | None = None) -> tuple[str, ..
 
 def embedded_model(announce: Callable[[str], None]) -> tuple[dict[str, object], Path]:
     """The settings of the embedded model and its GGUF file, fetched if it is not there yet."""
-    announce(f"model: {EMBEDDED_MODEL}")
-    subprocess.run(python("workers.assets", "pull", EMBEDDED_MODEL), check=True)
+    announce(f"with the model {EMBEDDED_MODEL}")
+    subprocess.run(python("workers.assets", "pull", EMBEDDED_MODEL), check=True, stdout=subprocess.DEVNULL)
     located = subprocess.run(
-        python("workers.assets", "path", EMBEDDED_MODEL, "--json"), check=True, capture_output=True, text=True
+        python("workers.assets", "path", EMBEDDED_MODEL), check=True, capture_output=True, text=True
     )
-    paths = json.loads(located.stdout)
-    model = {
-        "name": EMBEDDED_MODEL,
-        "tokenizer": paths["tokenizer"],
-        "max_model_len": EMBEDDED_CONTEXT,
-    }
-    return model, Path(paths["gguf"])
+    gguf = Path(located.stdout.strip())
+    return {"name": EMBEDDED_MODEL, "tokenizer": str(gguf), "max_model_len": EMBEDDED_CONTEXT}, gguf
 
 
 def start_yard(

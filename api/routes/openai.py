@@ -115,6 +115,6 @@ async def get_model(name: str, request: Request) -> Any:
     process = process_of(request)
     wanted = process.admission.model(name)
     for card in list_models((wanted,), process.started_at).data:
-        if card.id in (name, wanted.name):
+        if card.id == name:
             return JSONResponse(card.model_dump(mode="json"))
     raise ModelNotFound(param="model")

@@ -132,7 +132,9 @@ def texts_of(events: list[dict[str, str]]) -> list[str]:
 
 
 @asynccontextmanager
-async def serve(settings: Settings, *, queues: tuple[str, ...] = EVERY_QUEUE, down: bool = False) -> AsyncIterator[Stage]:
+async def serve(
+    settings: Settings, *, queues: tuple[str, ...] = EVERY_QUEUE, down: bool = False
+) -> AsyncIterator[Stage]:
     store = FragileStore(settings)
     if queues:
         await store.announce(Worker("cpu-1", "cpu", queues, ("tiny",), {"engines": {"tiny": "ok"}}))
@@ -165,7 +167,8 @@ async def serving() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(*, queues: tuple[str, ...] = EVERY_QUEUE, down: bool = False, **changes: Any) -> Stage:
-            return await stack.enter_async_context(serve(quick_settings(**changes), queues=queues, down=down))
+            settings = quick_settings(**{"queue": {"lease_s": 30}, **changes})  # the stage hand renews no leases
+            return await stack.enter_async_context(serve(settings, queues=queues, down=down))
 
         yield start
 

@@ -137,7 +137,11 @@ async def test_keys_are_asked_for_where_there_are_any(serving: Serve) -> None:
 
 
 async def test_every_response_has_a_request_id(stage: Stage) -> None:
-    replies = [await stage.client.get("/health/live"), await stage.client.get("/v1/models"), await stage.chat(model="x")]
+    replies = [
+        await stage.client.get("/health/live"),
+        await stage.client.get("/v1/models"),
+        await stage.chat(model="x"),
+    ]
     ids = [reply.headers["x-request-id"] for reply in replies]
     assert len(set(ids)) == len(ids)
     reply = await stage.client.get("/v1/models", headers={"x-request-id": "mine"})
