@@ -133,7 +133,7 @@ class Settings(BaseSettings):
     """The whole tree."""
 
     model_config = SettingsConfigDict(
-        env_prefix="TOKENYARD_", env_nested_delimiter="__", frozen=True, extra="ignore", toml_file="tokenyard.toml"
+        env_prefix="TOKENYARD_", env_nested_delimiter="__", frozen=True, extra="forbid", toml_file="tokenyard.toml"
     )
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -178,7 +178,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        path = Path(os.environ.get("TOKENYARD_CONFIG", "tokenyard.toml"))
+        named = os.environ.get("TOKENYARD_CONFIG")
+        path = Path(named or "tokenyard.toml")
+        if named and not path.is_file():
+            raise ValueError(f"TOKENYARD_CONFIG names {named}, which is not there")
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
 
 

@@ -364,6 +364,7 @@ class ChatChunkChoice(TypedDict):
     finish_reason: str | None
     stop_reason: NotRequired[int | str | None]
     token_ids: NotRequired[list[int] | None]
+    weight_versions: NotRequired[None]
 
 
 class ChatChunk(TypedDict):
