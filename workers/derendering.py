@@ -31,6 +31,8 @@ from workers.text import detokenizer, stops
 from workers.text.logprobs import CONTEXT_TOKENS, describe_token
 from workers.text.pieces import Piece
 
+BLOCK_TOKENS = 64
+"""Tokens that are read at once where it does not matter which of them did what."""
 LOWEST_LOGPROB = -9999.0
 """What stands for minus infinity, which JSON cannot write."""
 
@@ -216,19 +218,66 @@ def _read(
     held, token_ids = _part_with_end(profile, context, chunk, token_ids)
     choice = replace(choice, held=held, completion_tokens=choice.completion_tokens + arrived)
     events: list[Event] = []
-    # Only one token at a time says which of them completed a stop string, or was a part of the reasoning.
-    size = 1 if context.stops or context.reasoning_parser else max(1, len(token_ids))
-    for at in range(0, len(token_ids), size):
-        group = token_ids[at : at + size]
-        text, pieces = detokenizer.step(profile.tokenizer, choice.text, group)
-        stop, pieces, matched = stops.step(choice.stop, pieces, token_count=len(group))
-        choice, read = _parse(profile, replace(choice, text=text, stop=stop), pieces, len(group))
-        events += read
-        if matched is not None:
-            beyond = total - at - 1
+    for at, group, fed in _feed_all(profile, context, choice, token_ids):
+        choice = fed.choice
+        events += fed.events
+        if fed.matched is not None:
+            beyond = total - at - len(group)
             counted = replace(choice, held=None, completion_tokens=choice.completion_tokens - beyond)
-            return counted, events, max(0, arrived - beyond), matched
+            return counted, events, max(0, arrived - beyond), fed.matched
     return choice, events, arrived, None
+
+
+class _Fed(NamedTuple):
+    """What a group of tokens led to."""
+
+    choice: ChoiceState
+    events: list[ParseEvent]
+    matched: str | None
+    clear: bool
+    """Whether it is known how many of the tokens count, and how many of them are reasoning."""
+
+
+def _feed_all(
+    profile: ModelProfile, context: DerenderContext, choice: ChoiceState, token_ids: tuple[int, ...]
+) -> Iterator[tuple[int, tuple[int, ...], _Fed]]:
+    """Feeds blocks, and single tokens where only they tell; each with its place. Nothing follows a stop string."""
+    for begin in range(0, len(token_ids), BLOCK_TOKENS):
+        block = token_ids[begin : begin + BLOCK_TOKENS]
+        # Stop strings are armed by counting tokens.
+        fed = None if choice.stop.unarmed_tokens else _feed(profile, context, choice, block)
+        if fed is not None and fed.clear:
+            choice = fed.choice
+            yield begin, block, fed
+            continue
+        for offset, token_id in enumerate(block):
+            fed = _feed(profile, context, choice, (token_id,))
+            choice = fed.choice
+            yield begin + offset, (token_id,), fed
+            if fed.matched is not None:
+                return
+
+
+def _feed(profile: ModelProfile, context: DerenderContext, choice: ChoiceState, group: tuple[int, ...]) -> _Fed:
+    text, pieces = detokenizer.step(profile.tokenizer, choice.text, group)
+    stop, pieces, matched = stops.step(choice.stop, pieces, token_count=len(group))
+    fed, events = _parse(profile, replace(choice, text=text, stop=stop), pieces, len(group))
+    clear = len(group) == 1 or (
+        matched is None and not (context.reasoning_parser and _is_mixed(choice, fed, pieces, events))
+    )
+    return _Fed(fed, events, matched, clear)
+
+
+def _is_mixed(before: ChoiceState, after: ChoiceState, pieces: Sequence[Piece], events: Sequence[ParseEvent]) -> bool:
+    """Whether some of the tokens may be reasoning and others not."""
+    inside = [state.parse.mode == REASONING for state in (before, after)]
+    reasoned = [event.text for event in events if isinstance(event, Reasoning)]
+    if not any(inside) and not reasoned:
+        return False
+    waiting = after.text.held or after.text.pending or after.stop.held or after.parse.held
+    if not all(inside) or waiting or not all(isinstance(piece, str) for piece in pieces):
+        return True
+    return before.parse.held + "".join(map(str, pieces)) != "".join(reasoned)
 
 
 def _part_with_end(

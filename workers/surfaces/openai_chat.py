@@ -368,6 +368,8 @@ def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts
         choice["finish_reason"] = finish.reason
         choice["stop_reason"] = finish.stop_reason
     choice["token_ids"] = token_ids
+    if finish is not None:
+        choice["weight_versions"] = None
     chunk = _envelope(context, [choice])
     extra = delta.extra or {}
     chunk["kv_transfer_params"] = extra.get("kv_transfer_params") if finish is not None else None

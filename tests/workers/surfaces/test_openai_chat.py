@@ -95,6 +95,7 @@ def test_a_plain_stream() -> None:
                     "finish_reason": "stop",
                     "stop_reason": None,
                     "token_ids": None,
+                    "weight_versions": None,
                 }
             ],
             "kv_transfer_params": None,
