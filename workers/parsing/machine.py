@@ -367,12 +367,12 @@ class _Run:
         if self.held:
             self.read("", final=True)
         here = self.table.modes[self.mode]
-        if here.mode.sink is Sink.BODY:
-            if self.body is not None and self._style(here).whole(self.body):
-                self.call, self.raw = 0, ""
+        if here.mode.sink is Sink.BODY and self.body is not None and self._style(here).whole(self.body):
+            self.call, self.raw = 0, ""
         if self.call:
             probe = here.mode.sink is Sink.BODY and self.call == 1 and self.mode == self.table.answer
-            if not cut or probe:
+            unsure = probe and (self.body is None or not self._style(here).sure(self.body))
+            if not cut or unsure:
                 self._fail()
             return
         if here.mode.sink in _MARKUP:
@@ -398,6 +398,9 @@ class _Run:
         elif sink is Sink.REASONING:
             self._reason(here, plain)
         elif sink is Sink.GAP:
+            if self.raw and _WORD.search(plain):
+                self.lead = self.raw + (self.lead or "")
+                self.raw = ""
             self._content(plain)
         elif sink is Sink.SKIP:
             word = _WORD.search(text, at, end)
@@ -450,12 +453,17 @@ class _Run:
     def _apply(self, literal: str, go: Go) -> None:
         here = self.table.modes[self.mode].mode
         there = self.table.modes[go.to].mode
-        if there.sink in _MARKUP and (here.sink not in _MARKUP or here.sink is Sink.GAP):
-            self.raw = self.lead or "" if here.sink is not Sink.GAP else ""
+        opened = bool(self.raw)
+        if here.sink not in _MARKUP and there.sink in _MARKUP:
+            self.raw, opened = self.lead or "", True
+            self.lead = ""
+        elif here.sink is Sink.GAP:
+            self.raw += (self.lead or "") if opened else ""
             self.lead = ""
         if here.sink is Sink.REASONING and there.sink is not Sink.REASONING:
             self.captured = ""
-        if there.sink in _MARKUP:
+        # What closes a call says nothing to anybody; what opens one is text if none follows.
+        if (there.sink in _MARKUP or self.call) and (opened or here.sink is not Sink.GAP or there.sink is not Sink.GAP):
             self._keep_raw(self._pending() + ("" if Emit.READ in go.emits else literal))
         if here.sink in (Sink.NAME, Sink.ID, Sink.KEY):
             self._captured(here)
@@ -501,7 +509,7 @@ class _Run:
                 self.raw += self.lead or ""
                 self.lead = ""
         elif sink is Sink.GAP:
-            self.raw, self.lead = "", ""
+            self.lead = ""
         elif sink is Sink.VALUE:
             self._open_value()
         elif sink is Sink.TEXT:
@@ -634,14 +642,15 @@ class _Run:
         elif status is not Status.MORE:
             if self.call == 2:
                 self._close()
-            else:
-                self.call, self.raw = 0, ""
+            rest = self.raw if self.call == 1 and self.raw.isspace() else ""
+            self.call, self.raw = 0, ""
             if status is Status.CALL:
                 self.body, self.call = body, 1
             else:
                 self.mode = here.mode.then
                 self.body = None
                 self._enter(self.mode)
+                self.lead = rest
         return stopped
 
     # ---- values --------------------------------------------------------------------------------------------------

@@ -203,7 +203,8 @@ def compose(tools: Format | None, reasoning: Format | None) -> Format:
     """
     if tools is None:
         half = reasoning or Format(name="identity")
-        return half.plain or replace(half, plain=half)
+        half = half.plain or half
+        return replace(half, plain=half)
     if reasoning is None or reasoning is tools:
         return tools
     reasoning = reasoning.plain or reasoning

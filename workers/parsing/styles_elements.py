@@ -104,6 +104,9 @@ class Elements:
     def whole(self, state: dict[str, Any]) -> bool:
         return False
 
+    def sure(self, state: dict[str, Any]) -> bool:
+        return True
+
 
 def _parse(text: str, tags: re.Pattern[str]) -> tuple[str, Element] | None:
     """The one element that a text is: its name, and its text or its elements."""

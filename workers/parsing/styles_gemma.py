@@ -155,3 +155,6 @@ class GemmaObject:
 
     def whole(self, state: dict[str, Any]) -> bool:
         return False
+
+    def sure(self, state: dict[str, Any]) -> bool:
+        return True

@@ -60,6 +60,10 @@ class Body(Protocol):
         """Whether the output may end here without cutting a call."""
         ...
 
+    def sure(self, state: dict[str, Any]) -> bool:
+        """Whether what was read since the last call is the beginning of one, and not of text that looks like it."""
+        ...
+
 
 def is_object(text: str) -> bool:
     try:
@@ -103,6 +107,9 @@ class JsonObject:
 
     def whole(self, state: dict[str, Any]) -> bool:
         return False
+
+    def sure(self, state: dict[str, Any]) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +206,21 @@ class JsonCalls:
         state.update(p="V", w=what, r=["", "v", ""], t="")
         return bool(what)
 
+    def _begin(self, state: dict[str, Any], call: Call) -> None:
+        """The call begins with its arguments, not with its name: until then it may turn out to be none."""
+        if state["n"] and not call.begun:
+            call.begin(state["n"], state["i"])
+            if state["a"]:
+                call.argue(state["a"])
+                state["a"] = ""
+
     def _read(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
         reader = Reader(*state["r"])
         at, out, status = reader.read(text, at)
         state["r"] = reader.dump()
         what = "q" if state["p"] == "q" else state["w"]
         if what == "a":
+            self._begin(state, call)
             if call.begun:
                 call.argue(out)
             else:
@@ -225,6 +241,7 @@ class JsonCalls:
             whole = "{}" if what == "z" else json.loads(state["t"]) or "{}"
             if not is_object(whole):
                 return at, Status.FAIL
+            self._begin(state, call)
             if call.begun:
                 call.argue(whole)
             else:
@@ -237,15 +254,15 @@ class JsonCalls:
             state["n"] = json.loads(state["t"])
             if not state["n"].strip():
                 return at, Status.FAIL
-            call.begin(state["n"], state["i"])
             if state["a"]:
-                call.argue(state["a"])
-        state.update(p="c", t="", a="" if what == "n" else state["a"])
+                self._begin(state, call)
+        state.update(p="c", t="")
         return at, status
 
     def _close(self, state: dict[str, Any], at: int, call: Call) -> tuple[int, Status]:
         if not state["n"]:
             return at, Status.FAIL
+        self._begin(state, call)
         if not state["done"]:
             call.argue("{}")
         again = state["list"] or bool(self.between)
@@ -263,6 +280,9 @@ class JsonCalls:
 
     def whole(self, state: dict[str, Any]) -> bool:
         return state["p"] in (",", ";")
+
+    def sure(self, state: dict[str, Any]) -> bool:
+        return bool(state["n"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,3 +349,6 @@ class JsonKeyed:
 
     def whole(self, state: dict[str, Any]) -> bool:
         return bool(state["p"] == ",")
+
+    def sure(self, state: dict[str, Any]) -> bool:
+        return True

@@ -52,7 +52,7 @@ class PythonCalls:
     # p: ^ before the opening bracket, f before a name, F before a name or the end, n in a name, k before a key or ),
     # K before a key, i in a key, v in a value, "," after a call. s: open brackets of a value. q: its open quote.
     def begin(self, name: str | None) -> dict[str, Any]:
-        return {"p": "^" if self.opens else "f", "m": "", "t": "", "s": "", "q": "", "n": 0}
+        return {"p": "^" if self.opens else "f", "m": "", "k": "", "t": "", "s": "", "q": "", "n": 0}
 
     def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
         end = len(text)
@@ -99,12 +99,7 @@ class PythonCalls:
             elif phase == "k" and char == ")":
                 return self._close(state, at, call)
             elif phase == "i" and char == "=" and _KEY.match(state["t"]):
-                # Only now is it a call for sure: "[see note (1)]" begins like one.
-                if not state["n"]:
-                    call.begin(state["m"])
-                opening = "{" if state["n"] == 0 else ", "
-                call.argue(f"{opening}{json.dumps(state['t'], ensure_ascii=False)}: ")
-                state.update(p="v", t="", s="", q="", n=state["n"] + 1)
+                state.update(p="v", k=state["t"], t="", s="", q="")
             elif phase == "," and char == "," and self.closes:
                 state["p"] = "F"
             elif phase in ",F" and self.closes and char == self.closes:
@@ -148,8 +143,12 @@ class PythonCalls:
                 value = python_json(state["t"])
                 if value is None:
                     return at, Status.FAIL
-                call.argue(value)
-                state.update(p="K", t="")
+                # Only now is it a call for sure: "[see note (1)]" and "[f(a=b)]" begin like one.
+                if not state["n"]:
+                    call.begin(state["m"])
+                opening = "{" if state["n"] == 0 else ", "
+                call.argue(f"{opening}{json.dumps(state['k'], ensure_ascii=False)}: {value}")
+                state.update(p="K", t="", n=state["n"] + 1)
                 if char == ")":
                     return self._close(state, at, call)[0], Status.DONE
                 return at + 1, Status.DONE
@@ -171,7 +170,7 @@ class PythonCalls:
         return at + 1, Status.CALL
 
     def begun(self, state: dict[str, Any]) -> bool:
-        return bool(state["p"] not in "^f" or state["t"])
+        return bool(state["p"] != ("^" if self.opens else "f"))
 
     def in_string(self, state: dict[str, Any]) -> bool:
         return state["p"] == "v" and bool(state["q"])
@@ -181,6 +180,9 @@ class PythonCalls:
 
     def whole(self, state: dict[str, Any]) -> bool:
         return state["p"] == "," or (state["p"] == "F" and not self.closes)
+
+    def sure(self, state: dict[str, Any]) -> bool:
+        return bool(state["m"])
 
 
 def _quiet_end(text: str, at: int, quote: str) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
 
 
-def json_calls(name: str, *pairs: tuple[str, str], style: str) -> Format:
+def json_calls(name: str, *pairs: tuple[str, str], style: str, forced: str = "json") -> Format:
     """The table for one or more spellings of the markers, each (opening, closing), where the closing may be ""."""
     markers: dict[str, str] = {}
     rules: dict[tuple[str, str], Go] = {}
@@ -31,10 +31,10 @@ def json_calls(name: str, *pairs: tuple[str, str], style: str) -> Format:
     modes = {"call": Mode(Sink.BODY, style, "after" if closed else CONTENT)}
     if closed:
         modes["after"] = Mode(Sink.GAP)
-    return Format(name=name, markers=markers, modes=modes, rules=rules)
+    return Format(name=name, markers=markers, modes=modes, rules=rules, forced=forced)
 
 
-LONGCAT = json_calls("longcat", ("<longcat_tool_call>", "</longcat_tool_call>"), style="json_call")
+LONGCAT = json_calls("longcat", ("<longcat_tool_call>", "</longcat_tool_call>"), style="json_call", forced="native")
 GRANITE4 = json_calls("granite4", ("<tool_call>", "</tool_call>"), style="json_call")
 GRANITE = json_calls("granite", ("<|tool_call|>", ""), ("<tool_call>", ""), style="json_either")
 GRANITE_20B_FC = json_calls("granite-20b-fc", ("<function_call>", ""), style="json_call")
@@ -46,3 +46,5 @@ GIGACHAT3 = json_calls(
     style="json_call",
 )  # fmt: skip
 INTERNLM = json_calls("internlm", ("<|action_start|><|plugin|>", "<|action_end|>"), style="json_call")
+
+ERNIE45 = json_calls("ernie45", ("<tool_call>", "</tool_call>"), style="json_call")
