@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tasks.errors import EngineFailed, InvalidState
+from tasks.errors import EngineFailed, InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
 from tasks.protocol.derender import STATE_VERSION, DerenderContext
 from tasks.protocol.events import Event, Finish, Logprobs, ParseEvent, Reasoning, TokenLogprobs, TopLogprob
@@ -95,7 +95,8 @@ def describe(
     """What the answer to a request depends on beside its tokens; `request` is what the surface's `read` gave.
 
     `model` is the name that the answer gives, the profile's own if None. `template_arguments` are the request's with
-    the model's defaults laid under them; that is done here if None.
+    the model's defaults laid under them; that is done here if None. Raises InvalidRequest for tools that the model's
+    settings do not provide for.
     """
     protocol = load_surface(surface)
     if template_arguments is None:
@@ -116,7 +117,12 @@ def describe(
         system_fingerprint=f"tokenyard-{profile.fingerprint[:8]}",
         prompt_text=prompt_text,
     )
-    return protocol.describe(request, facts)
+    context = protocol.describe(request, facts)
+    if context.parse.get("tool_choice") not in (None, "none") and not context.tool_parser:
+        raise InvalidRequest(
+            f"The model {facts.model!r} calls no tools: its settings name no tool parser.", param="tool_choice"
+        )
+    return context
 
 
 def start(profile: ModelProfile, context: DerenderContext, prompt_token_ids: Sequence[int]) -> DerenderState:
@@ -333,7 +339,8 @@ def _close(
     choice = replace(choice, text=detokenizer.finish(choice.text), stop=stop, held=None, finished=True)
     choice, events = _parse(profile, choice, pieces, 0)
     rest, said = parsing.finish(profile.parser, choice.parse, reason)
-    if any(isinstance(event, Reasoning) for event in rest):
+    if choice.parse.mode == REASONING:
+        # Whatever was held back, or cut away with a stop string, the model spent it on its reasoning.
         choice = replace(choice, reasoning_tokens=choice.reasoning_tokens + choice.undecided_tokens)
     return choice, [*events, *rest, Finish(said, stop_reason)]
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tasks.errors import EngineFailed, InvalidState
+from tasks.errors import EngineFailed, InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.generate import CandidateLogprob, PositionLogprobs, TokenChunk
@@ -246,6 +246,25 @@ def test_a_call_that_was_cut_off_is_none() -> None:
     assert choice["finish_reason"] == "length"
 
 
+def test_tools_need_a_parser() -> None:
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "look"}}):
+        with pytest.raises(InvalidRequest) as caught:
+            asked(PLAIN, tools=TOOLS, tool_choice=choice)
+        assert caught.value.param == "tool_choice"
+    assert asked(PLAIN, tools=TOOLS, tool_choice="none")
+
+
+def test_long_chunks_and_single_tokens_count_alike() -> None:
+    text = f"<think>{'Let me look. ' * 20}</think>{'So. ' * 30}{CALL}{'And END then. ' * 9}"
+    ids = TOKENIZER.encode(text)
+    for fields in ({}, {"stop": "END"}, {"stop": "look. Let", "include_reasoning": False}):
+        context = asked(HERMES, tools=TOOLS, **fields)
+        whole = answered(HERMES, context, cut(ids, []))
+        assert answered(HERMES, context, cut(ids, [1] * len(ids))) == whole
+    # The stop string in the reasoning was a part of it.
+    assert whole["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("Let me look. Let")}
+
+
 # ---- laws --------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +284,7 @@ def test_the_answer_does_not_depend_on_the_chunks(data: st.DataObject) -> None:
             {},
             optional={
                 "stop": st.sampled_from([["END"], ["🙂", "a\n"]]),
-                "tools": st.just(TOOLS),
+                **({"tools": st.just(TOOLS)} if model is HERMES else {}),
                 "include_reasoning": st.booleans(),
                 "stream": st.just(True),
                 "return_token_ids": st.just(True),
