@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from api.cli.yard import worker_command
+from api.cli.yard import answers, worker_command
 from tests.conftest import RedisServer, free_port
 
 WORDS = (
@@ -48,6 +48,16 @@ def write_tokenizer(folder: Path) -> Path:
     return folder
 
 
+def scripted_model(name: str, tokenizer_folder: Path, **options: Any) -> dict[str, Any]:
+    """The settings of a model that echoes its prompt, in chunks and with delays as the options say."""
+    return {
+        "name": name,
+        "tokenizer": str(tokenizer_folder),
+        "max_model_len": 4096,
+        "engine": {"kind": "scripted", "concurrency": 256, "options": {"script": "echo", **options}},
+    }
+
+
 def echoed(tokenizer: Tokenizer, prompt: str, max_tokens: int, choice: int = 0) -> str:
     """What the scripted engine answers to a prompt: its own tokens, round and round."""
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids
@@ -57,26 +67,12 @@ def echoed(tokenizer: Tokenizer, prompt: str, max_tokens: int, choice: int = 0) 
 class Yard:
     """Processes by name, all on one Redis; `kill` is SIGKILL, `start_*` brings them back."""
 
-    def __init__(
-        self, folder: Path, redis: RedisServer, engines: dict[str, dict[str, Any]], **settings: Any
-    ) -> None:
-        """`engines` are the served models: name to what its scripted engine does beside echoing the prompt."""
+    def __init__(self, folder: Path, redis: RedisServer, models: list[dict[str, Any]], **settings: Any) -> None:
         self.folder, self.redis = folder, redis
-        self.tokenizer_folder = write_tokenizer(folder / "tokenizer")
-        self.tokenizer = Tokenizer.from_file(str(self.tokenizer_folder / "tokenizer.json"))
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        models = [
-            {
-                "name": name,
-                "tokenizer": str(self.tokenizer_folder),
-                "max_model_len": 4096,
-                "engine": {"kind": "scripted", "concurrency": 256, "options": {"script": "echo", **options}},
-            }
-            for name, options in engines.items()
-        ]
-        self.model = next(iter(engines))
+        self.model = models[0]["name"]
         merged: dict[str, Any] = {
             "models": models,
             "queue": {"lease_s": 2.0, "reap_interval_s": 0.3, "lost_after_s": 1.0, "visibility_timeout_s": 10},
@@ -131,6 +127,14 @@ class Yard:
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
 
+    def await_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait, without an event loop, until every stage and model is served."""
+        give_up_at = time.monotonic() + timeout_s
+        while not answers(f"{self.url}/health/ready")():
+            if time.monotonic() > give_up_at:
+                raise AssertionError(f"not ready in time\n{self.logs()}")
+            time.sleep(0.1)
+
     # ---- as a client ---------------------------------------------------------------------------
 
     async def ready(self, http: aiohttp.ClientSession) -> dict[str, Any]:
@@ -155,7 +159,12 @@ class Yard:
         raise AssertionError(f"not in time: {report}\n{self.logs()}")
 
     def body(self, prompt: str, max_tokens: int, **more: Any) -> dict[str, Any]:
-        return {"model": self.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, **more}
+        return {
+            "model": self.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            **more,
+        }
 
     async def stream(self, http: aiohttp.ClientSession, prompt: str, max_tokens: int, **more: Any) -> str:
         """A streamed chat's text; fails on an error, a missing finish reason or a missing end."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tokenizers import Tokenizer
 
 from tests.conftest import RedisServer, redis_binary
-from tests.integration.harness import Yard, echoed
+from tests.integration.harness import Yard, echoed, scripted_model, write_tokenizer
 
 PROMPT = "the yard runs every request through render and generate and derender, number {}: café 東京 🙂 "
 
@@ -25,15 +26,21 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     (folder / "redis").mkdir()
     redis = RedisServer(binary, folder / "redis")
     redis.start()
-    yard = Yard(
-        folder,
-        redis,
-        {"echo": {"chunk_tokens": [1, 3, 2], "delay_s": 0.05}, "slow": {"chunk_tokens": [3, 5], "delay_s": 0.3}},
-    )
+    tokenizer = write_tokenizer(folder / "tokenizer")
+    models = [
+        scripted_model("echo", tokenizer, chunk_tokens=[1, 3, 2], delay_s=0.05),
+        scripted_model("slow", tokenizer, chunk_tokens=[3, 5], delay_s=0.6),
+    ]
+    yard = Yard(folder, redis, models)
     yard.start_all()
     yield yard
     yard.stop()
     redis.stop()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(yard: Yard) -> Tokenizer:
+    return Tokenizer.from_file(str(yard.folder / "tokenizer" / "tokenizer.json"))
 
 
 @pytest.fixture
@@ -49,14 +56,14 @@ def streams_of(report: dict[str, Any]) -> dict[int, int]:
 
 
 def busy_of(report: dict[str, Any]) -> dict[int, int]:
-    return {
-        worker["pid"]: sum(worker["busy"].values()) for worker in report["workers"] if worker["role"] == "gpu"
-    }
+    return {worker["pid"]: sum(worker["busy"].values()) for worker in report["workers"] if worker["role"] == "gpu"}
 
 
-async def test_an_answer_is_exact_streamed_and_not(yard: Yard, http: aiohttp.ClientSession) -> None:
+async def test_an_answer_is_exact_streamed_and_not(
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
+) -> None:
     prompt = PROMPT.format(0)
-    expected = echoed(yard.tokenizer, prompt, 40)
+    expected = echoed(tokenizer, prompt, 40)
     answer = await yard.chat(http, prompt, 40)
     assert answer["choices"][0]["message"]["content"] == expected
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -64,30 +71,30 @@ async def test_an_answer_is_exact_streamed_and_not(yard: Yard, http: aiohttp.Cli
     assert await yard.stream(http, prompt, 40) == expected
 
 
-async def test_choices_and_stop_strings(yard: Yard, http: aiohttp.ClientSession) -> None:
+async def test_choices_and_stop_strings(yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer) -> None:
     prompt = PROMPT.format(1)
     answer = await yard.chat(http, prompt, 30, n=3)
     for choice in answer["choices"]:
-        assert choice["message"]["content"] == echoed(yard.tokenizer, prompt, 30, choice["index"])
+        assert choice["message"]["content"] == echoed(tokenizer, prompt, 30, choice["index"])
     stopped = await yard.chat(http, prompt, 40, stop=["generate"])
     assert stopped["choices"][0]["message"]["content"] == prompt.split("generate")[0]
     assert stopped["choices"][0]["finish_reason"] == "stop"
     assert await yard.stream(http, prompt, 40, stop=["generate"]) == prompt.split("generate")[0]
 
 
-async def test_two_hundred_streams_at_once(yard: Yard, http: aiohttp.ClientSession) -> None:
+async def test_two_hundred_streams_at_once(yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer) -> None:
     prompts = [PROMPT.format(number) for number in range(200)]
-    streams = [asyncio.create_task(yard.stream(http, prompt, 160, model="slow")) for prompt in prompts]
+    streams = [asyncio.create_task(yard.stream(http, prompt, 120, model="slow")) for prompt in prompts]
     # One GPU worker process alone holds so many that two hundred would fit.
     report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 200)
     assert sum(streams_of(report).values()) > 0
     for prompt, text in zip(prompts, await asyncio.gather(*streams), strict=True):
-        assert text == echoed(yard.tokenizer, prompt, 160)
+        assert text == echoed(tokenizer, prompt, 120)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 async def test_a_killed_worker_leaves_no_gap_and_no_repeat(
-    yard: Yard, http: aiohttp.ClientSession, kind: str
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer, kind: str
 ) -> None:
     prompts = [PROMPT.format(number) for number in range(12)]
     streams = [asyncio.create_task(yard.stream(http, prompt, 150)) for prompt in prompts]
@@ -98,10 +105,12 @@ async def test_a_killed_worker_leaves_no_gap_and_no_repeat(
     yard.kill(victim)
     yard.start_worker(kind, victim)
     for prompt, text in zip(prompts, await asyncio.gather(*streams), strict=True):
-        assert text == echoed(yard.tokenizer, prompt, 150)
+        assert text == echoed(tokenizer, prompt, 150)
 
 
-async def test_a_stopping_worker_hands_its_streams_over(yard: Yard, http: aiohttp.ClientSession) -> None:
+async def test_a_stopping_worker_hands_its_streams_over(
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
+) -> None:
     streams = [asyncio.create_task(yard.stream(http, PROMPT.format(n), 400)) for n in range(4)]
     report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 4)
     victim = yard.name_of(max(busy_of(report), key=lambda pid: busy_of(report)[pid]))
@@ -110,10 +119,12 @@ async def test_a_stopping_worker_hands_its_streams_over(yard: Yard, http: aiohtt
     yard.start_worker("gpu", victim)
     texts = await asyncio.gather(*streams)
     assert process.wait(30) == 0
-    assert texts == [echoed(yard.tokenizer, PROMPT.format(n), 400) for n in range(4)]
+    assert texts == [echoed(tokenizer, PROMPT.format(n), 400) for n in range(4)]
 
 
-async def test_nothing_accepted_is_lost_when_redis_restarts(yard: Yard, http: aiohttp.ClientSession) -> None:
+async def test_nothing_accepted_is_lost_when_redis_restarts(
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
+) -> None:
     streams = [asyncio.create_task(yard.stream(http, PROMPT.format(number), 120)) for number in range(20)]
     ids = [await yard.submit(http, PROMPT.format(number), 60) for number in range(40)]
     await yard.until(http, lambda report: sum(busy_of(report).values()) > 20)
@@ -121,18 +132,18 @@ async def test_nothing_accepted_is_lost_when_redis_restarts(yard: Yard, http: ai
     await asyncio.sleep(0.5)
     yard.redis.start()
     for number, text in enumerate(await asyncio.gather(*streams)):
-        assert text == echoed(yard.tokenizer, PROMPT.format(number), 120)
+        assert text == echoed(tokenizer, PROMPT.format(number), 120)
     for number, job_id in enumerate(ids):
         job = await yard.finished(http, job_id)
         assert job["status"] == "succeeded", job
         result = await yard.job(http, job_id, "/result")
-        assert result["choices"][0]["message"]["content"] == echoed(yard.tokenizer, PROMPT.format(number), 60)
+        assert result["choices"][0]["message"]["content"] == echoed(tokenizer, PROMPT.format(number), 60)
 
 
 async def test_a_client_that_goes_away_frees_the_engine(yard: Yard, http: aiohttp.ClientSession) -> None:
     for stream in (True, False):
         request = asyncio.create_task(
-            yard.stream(http, PROMPT.format(0), 2000) if stream else yard.chat(http, PROMPT.format(0), 2000)  # type: ignore[arg-type]
+            yard.stream(http, PROMPT.format(0), 2000) if stream else yard.chat(http, PROMPT.format(0), 2000)
         )
         await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
         await asyncio.sleep(0.3)
@@ -162,7 +173,9 @@ async def test_a_deadline_ends_a_running_job(yard: Yard, http: aiohttp.ClientSes
     await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
 
 
-async def test_a_followed_job_tells_its_life_and_resumes(yard: Yard, http: aiohttp.ClientSession) -> None:
+async def test_a_followed_job_tells_its_life_and_resumes(
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
+) -> None:
     job_id = await yard.submit(http, PROMPT.format(3), 30, stream=True)
 
     async def follow(after: int) -> list[tuple[int, str]]:
@@ -182,4 +195,4 @@ async def test_a_followed_job_tells_its_life_and_resumes(yard: Yard, http: aioht
     assert kinds[-2:] == ["response", "done"] and "chunk" in kinds and kinds[0] == "status"
     assert await follow(5) == events[5:]
     result = await yard.job(http, job_id, "/result")
-    assert result["choices"][0]["message"]["content"] == echoed(yard.tokenizer, PROMPT.format(3), 30)
+    assert result["choices"][0]["message"]["content"] == echoed(tokenizer, PROMPT.format(3), 30)

@@ -1,0 +1,52 @@
+"""Starts the reference: `vllm serve` with its token endpoints, on a free port, until the block ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import free_port
+
+PEER = Path(os.environ.get("TOKENYARD_PEER", Path.home() / ".cache" / "vllm-peer"))
+START_TIMEOUT_S = 300
+
+
+@contextmanager
+def serve_vllm(folder: Path, model: Path, name: str, *flags: str, max_model_len: int = 2048) -> Iterator[str]:
+    """The base URL of a vLLM that serves a model folder; skips the test where it is not installed."""
+    if not (PEER / "bin" / "vllm").is_file() or not (model / "config.json").is_file():
+        pytest.skip("the reference or its model is not installed")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [str(PEER / "bin" / "vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--served-model-name", name, "--max-model-len", str(max_model_len), "--enforce-eager"]
+    command += ["--max-num-seqs", "16", "--enable-scale-out", *flags]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    log = folder / "vllm.log"
+    with log.open("w") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process:
+        try:
+            give_up_at = time.monotonic() + START_TIMEOUT_S
+            while not _answers(f"{url}/health"):
+                if process.poll() is not None or time.monotonic() > give_up_at:
+                    raise AssertionError(f"vLLM did not come up: {log.read_text()[-3000:]}")
+                time.sleep(0.5)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
