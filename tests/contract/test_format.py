@@ -28,7 +28,7 @@ from workers.parsing import (
 from workers.parsing.registry import REASONING, TOOLS
 from workers.text.pieces import Piece
 
-WALKS = int(os.environ.get("TOKENYARD_WALKS", "40"))
+WALKS = int(os.environ.get("TOKENYARD_WALKS", "12"))
 """Outputs drawn for each pair of names; more find rarer bugs."""
 
 Pair = tuple[str | None, str | None]
@@ -153,7 +153,7 @@ def test_malformed_and_unfinished_markup_never_ends_as_a_call(pair: Pair) -> Non
     table = _format(pair)
     parser = bind(table, {})
     rng = random.Random(f"cut {pair}")
-    for _ in range(12):
+    for _ in range(max(3, WALKS // 6)):
         text = "".join(walks.draw(table, rng, 6))
         whole, _ = parse(parser, context(), [], [text], "length")
         ends = sum(isinstance(event, CallEnd) for event in whole)

@@ -85,8 +85,7 @@ def tool_cases(name: str, family: Tools) -> Iterator[dict[str, Any]]:
         yield case("text after a call", one + "\nDone.", [*meant(OSLO), ["text", "\nDone."]])
     cut = one.index("Oslo") + 2
     yield case("truncated inside a call", one[:cut], [], "length")
-    yield case("truncated after a call", family.write([OSLO, UNICODE])[: one.index("Oslo") + len("Oslo") + 40 :][:0] or one,
-               meant(OSLO), "length")  # fmt: skip
+    yield case("truncated after a call", one, meant(OSLO), "length")
     if family.malformed:
         broken = family.malformed + " and on."
         yield case("malformed", broken, [["text", broken]])
@@ -145,19 +144,20 @@ def reasoning_cases(name: str, family: Reasoning) -> Iterator[dict[str, Any]]:
         yield case("reasoning switched off", answer, [["text", answer]], template_arguments=dict(family.off))
 
 
+def write(name: str, kind: str, origin: str, cases: Iterator[dict[str, Any]]) -> None:
+    folder = HERE / name
+    folder.mkdir(exist_ok=True)
+    lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in cases)
+    text = f'{{"origin": {json.dumps(origin)}, "cases": [\n  {lines}\n]}}\n'
+    (folder / f"{kind}.json").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
-    for kind, families, cases in (("tools", TOOLS, tool_cases), ("reasoning", REASONING, reasoning_cases)):
-        for name, family in families.items():  # type: ignore[attr-defined]
-            folder = HERE / name
-            folder.mkdir(exist_ok=True)
-            rows = list(cases(name, family))  # type: ignore[operator]
-            lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
-            origin = json.dumps(family.origin)
-            (folder / f"{kind}.json").write_text(
-                f'{{"origin": {origin}, "cases": [\n  {lines}\n]}}\n', encoding="utf-8"
-            )
-    offered = json.dumps(OFFERED, indent=1) + "\n"
-    (HERE / "offered.json").write_text(offered, encoding="utf-8")
+    for name, tools in TOOLS.items():
+        write(name, "tools", tools.origin, tool_cases(name, tools))
+    for name, reasoning in REASONING.items():
+        write(name, "reasoning", reasoning.origin, reasoning_cases(name, reasoning))
+    (HERE / "offered.json").write_text(json.dumps(OFFERED, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

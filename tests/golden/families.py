@@ -172,7 +172,7 @@ def _minicpm5(calls: list[Call]) -> str:
         )
         return f'<function name="{name}">{params}</function>'
 
-    return "\n".join(one(*call) for call in calls) if True else ""
+    return "\n".join(one(*call) for call in calls)
 
 
 _NS = "]<]minimax[>["

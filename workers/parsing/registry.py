@@ -19,7 +19,7 @@ TOOLS: dict[str, str] = {
     "deepseek_v4": "invokes:DEEPSEEK_V4",
     "deepseek_v41": "invokes:DEEPSEEK_V41",
     "dots": "invokes:DOTS",
-    "ernie45": "hermes:HERMES",
+    "ernie45": "json_calls:ERNIE45",
     "functiongemma": "gemma:FUNCTIONGEMMA",
     "gemma4": "gemma:GEMMA4",
     "gigachat3": "json_calls:GIGACHAT3",

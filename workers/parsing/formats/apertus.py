@@ -9,6 +9,7 @@ from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
 
 APERTUS = Format(
     name="apertus",
+    forced="json",
     markers={"CALLS": "<|tools_prefix|>", "/CALLS": "<|tools_suffix|>"},
     modes={"calls": Mode(Sink.BODY, "json_keyed", "after"), "after": Mode(Sink.GAP)},
     rules={

@@ -16,7 +16,13 @@ from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
 
 
 def arg_keys(
-    name: str, tag: str = "{}", section: str = "", separator: str = "", types: bool = False, suffix: str = ""
+    name: str,
+    tag: str = "{}",
+    section: str = "",
+    separator: str = "",
+    types: bool = False,
+    suffix: str = "",
+    forced: str = "native",
 ) -> Format:
     """The table for one spelling: `tag` makes an element's name ("ifm|{}")."""
 
@@ -74,6 +80,7 @@ def arg_keys(
         modes={mode: what for mode, what in modes.items() if mode in reached},
         rules=rules,
         suffix=suffix,
+        forced=forced,
     )
 
 
@@ -82,6 +89,6 @@ _SUFFIX = r":[^\s>]+"
 GLM45 = arg_keys("glm45")
 LING3 = arg_keys("ling3")
 POOLSIDE_V1 = arg_keys("poolside_v1")
-HY_V3 = arg_keys("hy_v3", section="tool_calls", separator="tool_sep", suffix=_SUFFIX)
+HY_V3 = arg_keys("hy_v3", section="tool_calls", separator="tool_sep", suffix=_SUFFIX, forced="json")
 HY_V4 = arg_keys("hy_v4", section="tool_calls", separator="tool_sep", suffix=_SUFFIX)
 K2_HORIZON = arg_keys("k2_horizon", tag="ifm|{}", section="tool_calls", types=True)

@@ -31,6 +31,7 @@ LLAMA_JSON = Format(
 
 PYTHONIC = Format(
     name="pythonic",
+    forced="json",
     modes={"calls": Mode(Sink.BODY, "python_calls")},
     answer="calls",
     start="calls",
@@ -38,6 +39,7 @@ PYTHONIC = Format(
 
 LLAMA4_PYTHONIC = Format(
     name="llama4_pythonic",
+    forced="json",
     markers={"CALLS": "<|python_start|>", "/CALLS": "<|python_end|>"},
     modes={
         "calls": Mode(Sink.BODY, "python_calls", "after"),
@@ -55,6 +57,7 @@ LLAMA4_PYTHONIC = Format(
 
 OLMO3 = Format(
     name="olmo3",
+    forced="json",
     markers={"CALLS": "<function_calls>", "/CALLS": "</function_calls>"},
     modes={"calls": Mode(Sink.BODY, "python_lines", "after"), "after": Mode(Sink.GAP)},
     rules={
@@ -66,6 +69,7 @@ OLMO3 = Format(
 
 LFM2 = Format(
     name="lfm2",
+    forced="json",
     markers={"CALLS": "<|tool_call_start|>", "/CALLS": "<|tool_call_end|>"},
     modes={"calls": Mode(Sink.BODY, "python_calls", "after"), "after": Mode(Sink.GAP)},
     rules={
@@ -77,6 +81,7 @@ LFM2 = Format(
 
 XLAM = Format(
     name="xlam",
+    forced="json",
     markers={
         "CALL": "<tool_call>",
         "/CALL": "</tool_call>",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from workers.parsing.spec import CONTENT, REASONING, Emit, Format, Go, Mode, Prompt, Sink
 
 
-def _calls(name: str, opens: str, closes: str, style: str) -> Format:
+def _calls(name: str, opens: str, closes: str, style: str, forced: str) -> Format:
     return Format(
         name=name,
         markers={"CALL": opens, "/CALL": closes, "call:": "call:", "{": "{"},
@@ -28,11 +28,12 @@ def _calls(name: str, opens: str, closes: str, style: str) -> Format:
             ("after", "/CALL"): Go(CONTENT),
             ("after", "CALL"): Go("call", Emit.CALL),
         },
+        forced=forced,
     )
 
 
-FUNCTIONGEMMA = _calls("functiongemma", "<start_function_call>", "<end_function_call>", "functiongemma")
-GEMMA4 = _calls("gemma4", "<|tool_call>", "<tool_call|>", "gemma4")
+FUNCTIONGEMMA = _calls("functiongemma", "<start_function_call>", "<end_function_call>", "functiongemma", "json")
+GEMMA4 = _calls("gemma4", "<|tool_call>", "<tool_call|>", "gemma4", "native")
 
 GEMMA4_THINKING = Format(
     name="gemma4_thinking",

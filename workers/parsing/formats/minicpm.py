@@ -9,6 +9,7 @@ from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
 
 MINICPM5 = Format(
     name="minicpm5",
+    forced="json",
     markers={
         "FUNCTION": '<function name="',
         "FUNCTION'": "<function name='",

@@ -13,6 +13,7 @@ from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
 
 STEP3 = Format(
     name="step3",
+    forced="json",
     markers={
         "CALLS": "<｜tool_calls_begin｜>",
         "/CALLS": "<｜tool_calls_end｜>",

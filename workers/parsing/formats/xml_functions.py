@@ -16,7 +16,7 @@ from __future__ import annotations
 from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
 
 
-def xml_functions(name: str, opens: str, closes: str, value: str = "lines") -> Format:
+def xml_functions(name: str, opens: str, closes: str, value: str = "lines", forced: str = "native") -> Format:
     """The table for one spelling of the wrapper and one way of writing values."""
     return Format(
         name=name,
@@ -53,10 +53,11 @@ def xml_functions(name: str, opens: str, closes: str, value: str = "lines") -> F
             ("after", "CALL"): Go("call", Emit.CALL),
             ("after", "FUNCTION"): Go("name", Emit.CALL),
         },
+        forced=forced,
     )
 
 
 QWEN3_CODER = xml_functions("qwen3_coder", "<tool_call>", "</tool_call>")
 STEP3P5 = xml_functions("step3p5", "<tool_call>", "</tool_call>")
 MIMO = xml_functions("mimo", "<tool_call>", "</tool_call>", value="")
-SEED_OSS = xml_functions("seed_oss", "<seed:tool_call>", "</seed:tool_call>")
+SEED_OSS = xml_functions("seed_oss", "<seed:tool_call>", "</seed:tool_call>", forced="json")
