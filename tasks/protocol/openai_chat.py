@@ -13,10 +13,11 @@ The request takes every field that vLLM 0.33 takes, with its bounds; whatever is
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
 from tasks.protocol.base import JsonObject, WireModel
 from tasks.protocol.generate import StreamOptions
@@ -378,6 +379,7 @@ class ChatChunk(TypedDict):
     usage: NotRequired[JsonObject]
     system_fingerprint: NotRequired[str]
     prompt_token_ids: NotRequired[list[int] | None]
+    prompt_text: NotRequired[str | None]
     kv_transfer_params: NotRequired[JsonObject | None]
 
 

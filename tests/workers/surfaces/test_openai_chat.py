@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
@@ -21,6 +22,7 @@ from tasks.protocol.events import (
     TokenLogprobs,
     TopLogprob,
 )
+from tasks.protocol.openai_chat import ChatChunk, ChatCompletion
 from workers.surfaces.base import AnswerFacts, ChoiceDelta
 from workers.surfaces.openai_chat import OPENAI_CHAT
 
@@ -31,6 +33,10 @@ TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type"
 
 def body(**fields: Any) -> JsonObject:
     return {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+CHUNK = TypeAdapter(ChatChunk)
+ANSWER = TypeAdapter(ChatCompletion)
 
 
 def context(facts: AnswerFacts = FACTS, **fields: Any) -> DerenderContext:
@@ -44,11 +50,16 @@ def chunks_of(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
         state, chunks = OPENAI_CHAT.step(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state), about.n), delta)
         out += chunks
     _, last = OPENAI_CHAT.finish(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state), about.n))
+    for chunk in out + last if about.stream else []:
+        # Keys that the shape does not have would be left out.
+        assert CHUNK.dump_python(CHUNK.validate_python(chunk, strict=True)) == chunk
     return out + last
 
 
 def response(about: DerenderContext, *deltas: ChoiceDelta) -> JsonObject:
-    return OPENAI_CHAT.fold(about, chunks_of(about, *deltas))
+    answer = OPENAI_CHAT.fold(about, chunks_of(about, *deltas))
+    assert ANSWER.dump_python(ANSWER.validate_python(answer, strict=True)) == answer
+    return answer
 
 
 def deltas_of(chunks: list[JsonObject]) -> list[JsonObject]:
