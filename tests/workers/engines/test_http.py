@@ -18,6 +18,7 @@ from tests.workers.engines.fake_server import END, GOOD, TOKENS, Handler, Start,
 from workers.engines.base import Engine
 from workers.engines.http import ServerPool
 from workers.engines.registry import create_engine
+from workers.engines.vllm_http import VllmEngine
 
 
 def refused_url() -> str:
@@ -171,6 +172,24 @@ async def test_the_server_with_the_fewest_requests_is_next(start: Start) -> None
     await asyncio.gather(*(read(engine) for _ in range(20)))
     assert asked == [10, 10]
     await engine.close()
+
+
+async def test_a_server_that_is_done_counts_as_free_again(start: Start) -> None:
+    engine = VllmEngine(EngineSettings(kind="vllm", urls=(await start(GOOD), await start(status(500, "no")))))
+    for _ in range(3):
+        await read(engine)
+    assert [server.in_flight for server in engine.pool.servers] == [0, 0]
+    await engine.close()
+
+
+async def test_a_stream_ends_with_done_even_if_the_connection_stays(start: Start) -> None:
+    async def linger(request: web.Request) -> web.StreamResponse:
+        response = await begin(request)
+        await response.write(b"data: " + json.dumps(choices(END)).encode() + b"\n\ndata: [DONE]\n\n")
+        await asyncio.sleep(30)
+        return response
+
+    assert len(await asyncio.wait_for(ask(await start(linger)), 5)) == 2
 
 
 async def test_closing_the_stream_closes_the_connection(start: Start) -> None:
