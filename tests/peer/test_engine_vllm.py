@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import time
 import urllib.error
@@ -27,7 +28,7 @@ from workers.engines.registry import create_engine
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", Path.home() / ".cache" / "vllm-peer"))
 MODEL = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 600
 
 
 def _serve(tmp_path_factory: pytest.TempPathFactory, *flags: str) -> Iterator[str]:
@@ -40,13 +41,24 @@ def _serve(tmp_path_factory: pytest.TempPathFactory, *flags: str) -> Iterator[st
     command += ["--enable-prompt-tokens-details", *flags]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     url = f"http://127.0.0.1:{port}"
-    with log.open("w") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process:
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True) as process,
+    ):
         try:
             _wait_until_ready(url, process, log)
             yield url
         finally:
-            process.terminate()
-            process.wait(timeout=30)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It has processes of its own, and one that is still starting does not listen to SIGTERM."""
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
