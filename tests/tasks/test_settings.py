@@ -84,13 +84,13 @@ def test_a_misspelt_key_is_refused(tmp_path: Path, line: str) -> None:
 def test_two_models_do_not_share_a_name(first: tuple[str, list[str]], second: tuple[str, list[str]]) -> None:
     models = [{"name": name, "aliases": aliases, "tokenizer": "t"} for name, aliases in (first, second)]
     with pytest.raises(ValidationError, match="two models are called"):
-        Settings(models=models)  # type: ignore[arg-type]
+        Settings(models=models)
 
 
 @pytest.mark.parametrize("name", ["", "with space", "-x", "a\nb"])
 def test_a_model_name_is_fit_for_a_queue_name(name: str) -> None:
     with pytest.raises(ValidationError):
-        Settings(models=[{"name": name, "tokenizer": "t"}])  # type: ignore[list-item]
+        Settings(models=[{"name": name, "tokenizer": "t"}])
 
 
 def test_the_tree_is_frozen() -> None:
@@ -102,7 +102,7 @@ def test_the_tree_is_frozen() -> None:
 
 def test_times_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(ValidationError, match="lost_after_s"):
-        Settings(queue={"lost_after_s": 0.1, "reap_interval_s": 1})  # type: ignore[arg-type]
+        Settings(queue={"lost_after_s": 0.1, "reap_interval_s": 1})
 
 
 def test_a_process_reads_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
