@@ -74,7 +74,7 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
         store, bus = connect(settings, name)
         hub = Hub(name, store, bus)
         pipeline = Pipeline(settings, create_celery(settings), store)
-        admission = Admission(settings, store)
+        admission = Admission(settings, store, name)
         with suppress(BrokerUnavailable):  # it says so to clients, and goes on once the broker is there
             await admission.refresh()
         app.state.process = Process(settings, store, pipeline, hub, admission)
@@ -88,6 +88,8 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            with suppress(BrokerUnavailable):
+                await store.withdraw(name)
             await bus.close()
             await store.close()
 

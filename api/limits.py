@@ -18,15 +18,18 @@ REFRESH_S = 1.0
 
 
 class Admission:
-    """Knows which workers are alive, a second late at most."""
+    """Knows which workers are alive, a second late at most, and lets them know of this process."""
 
-    def __init__(self, settings: Settings, store: JobStore) -> None:
+    def __init__(self, settings: Settings, store: JobStore, name: str) -> None:
         self._settings = settings
         self._store = store
+        # Long enough to outlast a restart of Redis: whoever is missed has its requests cancelled.
+        self._presence = Worker(name, "api", ttl_s=60)
         self.workers: list[Worker] = []
 
     async def refresh(self) -> None:
-        self.workers = await self._store.workers()
+        await self._store.announce(self._presence)
+        self.workers = [worker for worker in await self._store.workers() if worker.queues]
 
     async def watch(self) -> None:
         while True:

@@ -198,13 +198,15 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker process that said within the last seconds that it is alive."""
+    """A process that said within the last `ttl_s` that it is alive: `cpu` and `gpu` workers, and `api`, which serves
+    no queue and is missed only by the jobs that it waits for."""
 
     id: str
     role: str
-    queues: tuple[str, ...]
-    models: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     detail: JsonObject = field(default_factory=dict)
+    ttl_s: int = field(default=6, compare=False)
 
 
 class JobStore(Protocol):
@@ -223,7 +225,8 @@ class JobStore(Protocol):
     async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused: ...
 
     async def renew(self, owner: str, held: Sequence[tuple[str, Stage]]) -> list[tuple[str, Stage]]:
-        """Prolong the leases; returns those that are lost."""
+        """Prolong the leases; returns those that are lost. A job that is not detached, and whose listeners are all
+        dead, is cancelled: nothing runs for nobody."""
         ...
 
     async def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tasks.errors import Conflict, QueueFull
+from tasks.errors import Cancelled, Conflict, QueueFull, error_to_json
 from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
 from tasks.specs import DERENDER, Stage
@@ -184,6 +184,11 @@ class MemoryStore:
             except ClaimLost:
                 lost.append((job_id, stage))
                 continue
+            alive = {worker.id for worker in await self.workers()}
+            if not held.job.detached and held.listeners and not alive & set(held.listeners):
+                self._conclude(held, Status.CANCELLED, error_to_json(Cancelled("Nobody waits for the answer.")))
+                lost.append((job_id, stage))
+                continue
             lease_until = self._now() + self._queue.lease_s
             self._record(held, stage, replace(held.job.records[stage], lease_until=lease_until))
             self._watch[job_id, stage] = lease_until
@@ -312,7 +317,7 @@ class MemoryStore:
         return True
 
     async def announce(self, worker: Worker) -> None:
-        self._workers[worker.id] = (self._now() + 6, worker)
+        self._workers[worker.id] = (self._now() + worker.ttl_s, worker)
 
     async def withdraw(self, worker_id: str) -> None:
         self._workers.pop(worker_id, None)

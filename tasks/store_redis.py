@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, RedisError, TimeoutError
 
-from tasks.errors import BrokerUnavailable, Conflict, QueueFull
+from tasks.errors import BrokerUnavailable, Cancelled, Conflict, QueueFull, error_to_json
 from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
 from tasks.specs import Stage
@@ -39,7 +39,6 @@ from tasks.store import (
 )
 
 SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
-WORKER_TTL_S: Final = 6
 _LOST = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 
 
@@ -176,7 +175,8 @@ class RedisStore:
         if not held:
             return []
         flat = [part for claim in held for part in claim]
-        lost = await self._run("renew", owner, self._queue.lease_s, *flat)
+        abandoned = compact_json(error_to_json(Cancelled("The process that waited for the answer is gone.")))
+        lost = await self._run("renew", owner, self._queue.lease_s, abandoned, *flat)
         return [held[int(position)] for position in lost]
 
     async def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
@@ -308,7 +308,7 @@ class RedisStore:
             {"role": worker.role, "queues": worker.queues, "models": worker.models, "detail": worker.detail}
         )
         await asyncio.gather(
-            self._call("SET", f"ty:worker:{worker.id}", body, "EX", WORKER_TTL_S),
+            self._call("SET", f"ty:worker:{worker.id}", body, "EX", worker.ttl_s),
             self._call("SADD", "ty:workers", worker.id),
         )
 

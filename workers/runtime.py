@@ -60,6 +60,8 @@ class Released(Exception):
 class _Held:
     """A stage that this process works on, or has just asked for."""
 
+    give_up_at: float
+    """On the monotonic clock; from then on the claim is not renewed, and the stage counts as lost."""
     task: asyncio.Task[None] | None = None
 
 
@@ -126,15 +128,19 @@ class Runtime:
         self.loop.call_soon_threadsafe(lambda: self.spawn(self._drain(grace_s)))
 
     async def _drain(self, grace_s: float) -> None:
-        give_up_at = time.monotonic() + grace_s
-        while self._held and time.monotonic() < give_up_at:  # noqa: ASYNC110 - a short wait at the end of a process
-            await asyncio.sleep(0.05)
+        await self._until_free(grace_s)
         for held in list(self._held.values()):
             if held.task is not None:
                 held.task.cancel()
 
+    async def _until_free(self, timeout_s: float) -> None:
+        give_up_at = time.monotonic() + timeout_s
+        while self._held and time.monotonic() < give_up_at:  # noqa: ASYNC110 - a short wait at the end of a process
+            await asyncio.sleep(0.02)
+
     def stop(self) -> None:
-        """Withdraw from the list of live workers and end the loop."""
+        """Give back what is still held, withdraw from the list of live workers, and end the loop."""
+        self.stopping = True
         try:
             self.wait(self._close())
         except (BrokerUnavailable, TimeoutError):
@@ -143,9 +149,8 @@ class Runtime:
         self._thread.join(timeout=5)
 
     async def _close(self) -> None:
-        deadline = time.monotonic() + 5
-        while self._held and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await self._drain(0.0)
+        await self._until_free(5.0)
         for task in list(self._background):
             task.cancel()
         async with asyncio.timeout(5):
@@ -210,9 +215,13 @@ class Runtime:
         key = (job_id, spec.stage)
         if key in self._held:
             return None  # a second message for what this process is doing already
-        self._held[key] = _Held()
+        self._held[key] = _Held(time.monotonic() + spec.time_limit_s)
         try:
             claim = await self.store.claim(job_id, spec.stage, self.id, spec.reads)
+        except BrokerUnavailable as unavailable:
+            del self._held[key]
+            log.warning("stage_left_to_the_reaper", job_id=job_id, reason=unavailable.message)
+            return None
         except BaseException:
             del self._held[key]
             raise
@@ -314,7 +323,9 @@ class Runtime:
                 held.task.cancel()
 
     async def _renew(self) -> None:
-        for job_id, stage in await self.store.renew(self.id, list(self._held)):
+        now = time.monotonic()
+        alive = [key for key, held in list(self._held.items()) if held.give_up_at > now]
+        for job_id, stage in await self.store.renew(self.id, alive):
             lost = self._held.get((job_id, stage))
             if lost is not None and lost.task is not None:
                 lost.task.cancel()

@@ -298,6 +298,20 @@ async def test_jobs_are_listed_newest_first(yard: Yard) -> None:
     assert [job.id for job in await yard.store.page(3, ids[2])] == ids[1::-1]
 
 
+async def test_nothing_runs_for_a_process_that_is_gone(yard: Yard) -> None:
+    await yard.store.announce(Worker("api", "api"))
+    job_id = await yard.rendered(listener="api")
+    detached = await yard.rendered(detached=True)
+    held = [(job_id, "generate"), (detached, "generate")]
+    for held_id, stage in held:
+        await yard.claim(held_id, stage, "g")
+    assert await yard.store.renew("g", held) == []
+    await yard.store.withdraw("api")
+    assert await yard.store.renew("g", held) == [(job_id, "generate")]
+    job = await yard.store.get(job_id)
+    assert job is not None and job.status is Status.CANCELLED
+
+
 async def test_a_listener_that_comes_later_hears_the_rest(yard: Yard) -> None:
     job_id = await yard.submit()
     assert await yard.store.listen(job_id, "late") and not await yard.store.listen("job_none", "late")
