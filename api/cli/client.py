@@ -26,6 +26,8 @@ class Client:
     def __init__(self, url: str, key: str | None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(30, read=None))
+        if context := click.get_current_context(silent=True):
+            context.call_on_close(self._http.close)
 
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         try:

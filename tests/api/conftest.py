@@ -108,7 +108,7 @@ class Stage:
 async def eventually(look: Callable[[], Any], within_s: float = 5.0) -> Any:
     """What `look` returns, once that is something."""
     async with asyncio.timeout(within_s):
-        while not (seen := look()):  # noqa: ASYNC110 - a test waits for a state, whoever brings it about
+        while not (seen := look()):
             await asyncio.sleep(0.005)
     return seen
 

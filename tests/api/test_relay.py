@@ -144,7 +144,7 @@ async def test_a_client_that_goes_away_before_an_answer_cancels_its_job(
         claim = await stage.take()
         asked.cancel()
         async with asyncio.timeout(5):
-            while await stage.status_of(claim.job.id) is not Status.CANCELLED:  # noqa: ASYNC110
+            while await stage.status_of(claim.job.id) is not Status.CANCELLED:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
     assert not caplog.records, "going away is not an error of ours"
@@ -167,7 +167,7 @@ async def test_a_client_that_goes_away_in_the_middle_of_its_stream_cancels_its_j
         await stage.emit(claim, chunk("a"))
         assert "a" in await reading
         async with asyncio.timeout(5):
-            while await stage.status_of(claim.job.id) is not Status.CANCELLED:  # noqa: ASYNC110
+            while await stage.status_of(claim.job.id) is not Status.CANCELLED:
                 await asyncio.sleep(0.01)
     assert not caplog.records
 
