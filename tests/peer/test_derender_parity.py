@@ -89,7 +89,7 @@ CASES = [
     Case("no tools", "qwen3", f"{THOUGHT}{CALL}"),
     Case("tools unwanted", "qwen3", f"{THOUGHT}{CALL}", fields={"tools": TOOLS, "tool_choice": "none"}),
     Case("call and length", "qwen3", f"{THOUGHT}{CALL}", "length", fields={"tools": TOOLS}),
-    Case("call cut", "qwen3", f"{THOUGHT}{CALL[:40]}", "length", fields={"tools": TOOLS}),
+    Case("call cut", "qwen3", f"{THOUGHT}{CALL[:48]}", "length", fields={"tools": TOOLS}),
     Case("marker in a string", "qwen3", f"{THOUGHT}{NESTED}", fields={"tools": TOOLS}),
     Case("required", "qwen3", f"{THOUGHT}{CALL}", fields={"tools": TOOLS, "tool_choice": "required"}),
 ]
