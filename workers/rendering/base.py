@@ -174,6 +174,17 @@ def check_length(prompt_tokens: int, max_model_len: int) -> None:
         raise InvalidRequest("the prompt has no tokens")
 
 
+def check_room(prompt_tokens: int, max_model_len: int) -> int:
+    """How many tokens of output fit beside the prompt; raises ContextLengthExceeded where none does."""
+    room = max_model_len - prompt_tokens
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt_tokens} tokens, and the model holds {max_model_len}: no room for an answer",
+            param="max_tokens",
+        )
+    return room
+
+
 def _prompt_budget(asked: Conversation | Prompt, max_model_len: int) -> int | None:
     """How many prompt tokens to keep; None for all of them."""
     keep = asked.tokenization.truncate_to
