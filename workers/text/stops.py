@@ -47,6 +47,8 @@ def step(
         return state, [], state.matched
     if not state.stops:
         return state, list(pieces), None
+    if not state.held and not state.seen and not state.unarmed_tokens and not _may_begin(state.stops, pieces):
+        return state, list(pieces), None
     armed = token_count > state.unarmed_tokens
     state = replace(state, unarmed_tokens=max(0, state.unarmed_tokens - token_count)) if state.unarmed_tokens else state
     waiting = [*state.held, *pieces]
@@ -69,6 +71,15 @@ def step(
 def finish(state: StopState) -> tuple[StopState, list[Piece]]:
     """The text is over: what was held back is text after all."""
     return replace(state, held=(), seen=""), list(state.held)
+
+
+def _may_begin(stops: tuple[str, ...], pieces: Sequence[Piece]) -> bool:
+    for piece in pieces:
+        text = _text(piece)
+        for stop in stops:
+            if stop[0] in text:
+                return True
+    return False
 
 
 def _text(piece: Piece) -> str:
