@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tasks.app import create_app
 from tests.conftest import RedisServer, quick_settings, redis_binary
@@ -120,6 +121,8 @@ def test_a_worker_survives_a_restart_of_redis_and_nothing_is_lost(own_redis: Red
     crew = Crew(own_redis.url, tmp_path)
     try:
         assert restart_under_load(own_redis, crew, rounds=3) == (True, set())
+        with redis.Redis.from_url(own_redis.url) as client:
+            assert wait_until(lambda: not client.exists("unacked", INTERACTIVE), 20), "all is acknowledged in the end"
     finally:
         crew.stop()
 
