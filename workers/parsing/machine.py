@@ -350,15 +350,19 @@ class _Run:
             if go is not None and self.body is not None and not self._style(here).begun(self.body):
                 self._apply(token.text, go)
                 return
-            # A special token cannot be a part of a JSON string; any other marker in one is data.
-            if token.token_id in self.parser.marker_ids and (token.special or not self._in_string(here)):
+            # A marker inside a string is data, whoever spelled it; elsewhere no body goes on with one.
+            if token.token_id in self.parser.marker_ids and not self._in_string(here):
                 self._fail()
-                self.read_token(token)
+                if token.token_id in self.table.modes[self.mode].ids:
+                    self.read_token(token)
+                else:
+                    self.read(token.text)
                 return
         elif go is not None:
             self._apply(token.text, go)
             return
-        if token.special and self.state.skip_special and token.text not in self.parser.inner:
+        marker = token.token_id in self.parser.marker_ids and self.state.table != "plain"
+        if token.special and self.state.skip_special and not marker and token.text not in self.parser.inner:
             return
         self.read(token.text)
 
@@ -462,8 +466,11 @@ class _Run:
             self.lead = ""
         if here.sink is Sink.REASONING and there.sink is not Sink.REASONING:
             self.captured = ""
-        # What closes a call says nothing to anybody; what opens one is text if none follows.
-        if (there.sink in _MARKUP or self.call) and (opened or here.sink is not Sink.GAP or there.sink is not Sink.GAP):
+        # What closes a call says nothing to anybody, nor does what leads to the answer; what opens a call is text if
+        # none follows.
+        closes = here.sink is Sink.GAP and there.sink is Sink.GAP and not opened
+        answers = not self.call and go.to == self.table.answer and Emit.CALL not in go.emits
+        if (there.sink in _MARKUP or self.call) and not (closes or answers or Emit.KEEP in go.emits):
             self._keep_raw(self._pending() + ("" if Emit.READ in go.emits else literal))
         if here.sink in (Sink.NAME, Sink.ID, Sink.KEY):
             self._captured(here)

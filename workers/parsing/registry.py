@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
 from workers.parsing.spec import Format, compose
 
@@ -113,12 +117,20 @@ REASONING: dict[str, str] = {
 }
 
 
+GROUP = "tokenyard.formats"
+"""The entry-point group of formats from elsewhere: name = "module:ATTRIBUTE", for tools and reasoning alike."""
+
+
 @cache
 def load_format(tool_parser: str | None, reasoning_parser: str | None) -> Format:
     """The format of a tool-parser name and a reasoning-parser name, either of which may be None.
 
+    A name is one of `TOOLS` or `REASONING`, or of the entry-point group `tokenyard.formats`, or the path of a Python file
+    and an attribute of it, `formats/mine.py:MINE`.
+
     Raises:
-        ValueError: a name that nobody registered; the message lists those that are.
+        ValueError: a name that nobody registered (the message lists those that are), a file or attribute that is not
+            there, or a table that cannot work (the message says why).
     """
     tools = _load(TOOLS, tool_parser, "tool parser") if tool_parser else None
     reasoning = _load(REASONING, reasoning_parser, "reasoning parser") if reasoning_parser else None
@@ -126,10 +138,35 @@ def load_format(tool_parser: str | None, reasoning_parser: str | None) -> Format
 
 
 def _load(names: dict[str, str], name: str, what: str) -> Format:
-    if name not in names:
-        raise ValueError(f"There is no {what} {name!r}; known are {', '.join(sorted(names))}.")
-    module, attribute = names[name].split(":")
-    table = getattr(import_module(_FORMATS + module), attribute)
+    path, colon, attribute = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _checked(_attribute(_from_path(Path(path)), attribute, name), name)
+    if name in names:
+        module, attribute = names[name].split(":")
+        return _checked(_attribute(import_module(_FORMATS + module), attribute, name), name)
+    elsewhere = entry_points(group=GROUP)
+    if name in elsewhere.names:
+        return _checked(elsewhere[name].load(), name)
+    known = ", ".join(sorted({*names, *elsewhere.names}))
+    raise ValueError(f"There is no {what} {name!r}; known are {known}.")
+
+
+def _from_path(path: Path) -> ModuleType:
+    spec = spec_from_file_location(f"tokenyard_format_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"There is no format file {str(path)!r}.")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> object:
+    if not hasattr(module, attribute):
+        raise ValueError(f"The format {name!r} is not there: the file has no {attribute!r}.")
+    return getattr(module, attribute)
+
+
+def _checked(table: object, name: str) -> Format:
     if not isinstance(table, Format):
-        raise TypeError(f"{names[name]} is not a format.")
+        raise ValueError(f"{name!r} is not a format but {type(table).__name__}.")  # noqa: TRY004
     return table

@@ -128,7 +128,7 @@ class Format:
     prompt: Prompt = Prompt()
     interrupts: tuple[str, ...] = ()
     """Literals of the tool half that end reasoning when they appear in it."""
-    forced: str = "native"
+    forced: Literal["native", "json"] = "native"
     """What the engine is constrained to write for a required or named call: "native", or "json", a list of
     `{"name", "parameters"}` (required) or the bare arguments (named)."""
     prologue: str = ""

@@ -43,6 +43,21 @@ def cases(kind: str, name: str) -> list[dict[str, Any]]:
     return list(json.loads(path.read_text(encoding="utf-8"))["cases"])
 
 
+@pytest.mark.parametrize("name", sorted(TOOLS))
+def test_recorded_cases_after_reasoning(name: str) -> None:
+    table = load_format(name, "deepseek_r1")
+    if load_format(name, None).plain is not None:
+        pytest.skip("reasoning and calls are one language")
+    parser = bind(table, {})
+    for case in cases("tools", name):
+        context = ParseContext.from_json({"tools": OFFERED, "tool_arguments": "complete", **case.get("context", {})})
+        text = f"hm</think>{case['text']}"
+        for pieces in ([text], list(text)):
+            events, reason = parse(parser, context, [], pieces, case["finish_reason"])
+            assert meaning(events) == [["reasoning", "hm"], *case["events"]], case["case"]
+            assert reason == case["reason"]
+
+
 NAMED = [("tools", name) for name in sorted(TOOLS)] + [("reasoning", name) for name in sorted(REASONING)]
 
 

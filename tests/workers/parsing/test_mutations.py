@@ -1,0 +1,89 @@
+"""The laws and the recorded cases find bugs: each one planted in a copy of the engine makes them fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+CHECK = """
+import random
+from tests.contract import test_format as laws
+from tests.workers.parsing import test_goldens as recorded
+
+for tools in ("hermes", "qwen3_coder", "pythonic", "gemma4", "minimax_m3", "deepseek_v32"):
+    recorded.test_recorded_cases("tools", tools)
+for pair in (("hermes", "glm45"), ("qwen3_coder", "deepseek_r1"), ("kimi_k2", "kimi_k2"), ("gemma4", None)):
+    laws.test_any_split_and_any_restore_gives_the_same_events(pair)
+    laws.test_text_without_markup_is_not_touched(pair)
+    laws.test_the_state_does_not_grow_with_the_output(pair)
+    laws.test_malformed_and_unfinished_markup_never_ends_as_a_call(pair)
+"""
+
+BUGS = {
+    "a held beginning of a marker is dropped": (
+        "machine.py", "                self.held = text[begin:end]\n                return\n", "                return\n",
+    ),
+    "the beginning of a marker is not held": (
+        "lexer.py", "if not final and found.end() == len(text) and literal in self.prefixes:", "if False:",
+    ),
+    "the shorter of two markers wins": ("lexer.py", "key=len, reverse=True", "key=len"),
+    "an escape is doubled": ("partial_json.py", "out.append(held)\n", 'out.append("\\\\" + held)\n'),
+    "an escape is forgotten between chunks": ("partial_json.py", "return [self.stack, self.expect, self.held]",
+                                              'return [self.stack, self.expect, ""]'),
+    "strings are not escaped": ("machine.py", "self.argue(json.dumps(text, ensure_ascii=False)[1:-1])", "self.argue(text)"),
+    "a field is not restored": ("state.py", "if value != default:", 'if value != default and name != "captured":'),
+    "leading white space is not restored": ("state.py", "if value != default:", 'if value != default and name != "lead":'),
+    "calls are not counted": ("machine.py", "        self.index += 1\n        self._forget()", "        self._forget()"),
+    "parallel calls are always allowed": ("machine.py", "return self.state.parallel or self.index == 0", "return True"),
+    "what is malformed is lost": ("machine.py", "        self._forget()\n        self._text(unseen)", "        self._forget()"),
+    "a cut call is completed": ("machine.py", "            if not cut or unsure:\n                self._fail()",
+                                "            if self.call == 2:\n                self._end()"),
+    "types are not looked at": ("machine.py", 'self.value = "t" if typed else "s"', 'self.value = "s"'),
+    "the state keeps all text": ("machine.py", "            self.events.append(Text(plain))\n            return",
+                                 "            self.kept += plain\n            self.events.append(Text(plain))\n            return"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages that the laws need, to plant bugs in."""
+    folder = tmp_path_factory.mktemp("copy")
+    keep = shutil.ignore_patterns("__pycache__")
+    for part in ("workers/parsing", "workers/text", "tests/contract", "tests/golden", "tests/workers/parsing", "tasks"):
+        shutil.copytree(ROOT / part, folder / part, ignore=keep)
+    for part in ("workers", "tests", "tests/workers"):
+        shutil.copy(ROOT / part / "__init__.py", folder / part / "__init__.py")
+    return folder
+
+
+def check(folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(folder), "TOKENYARD_WALKS": "25", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", CHECK]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_copy_is_sound(copy: Path) -> None:
+    done = check(copy)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(copy: Path, bug: str) -> None:
+    file, right, wrong = BUGS[bug]
+    path = copy / "workers/parsing" / file
+    source = path.read_text(encoding="utf-8")
+    assert right in source
+    path.write_text(source.replace(right, wrong, 1), encoding="utf-8")
+    try:
+        done = check(copy)
+    finally:
+        path.write_text(source, encoding="utf-8")
+    assert done.returncode == 1, "the bug was not found"
+    assert str(copy) in done.stderr

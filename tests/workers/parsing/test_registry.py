@@ -1,0 +1,93 @@
+"""Names, and formats from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from workers.parsing import Format, ParseContext, bind, load_format, parse
+from workers.parsing.registry import REASONING, TOOLS
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+README = Path(__file__).parents[3] / "workers/parsing/README.md"
+MINE = """
+from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
+
+MINE = Format(
+    name="mine",
+    markers={"CALL": "<<", "/CALL": ">>"},
+    modes={"call": Mode(Sink.BODY, "json_call", "after"), "after": Mode(Sink.GAP)},
+    rules={(CONTENT, "CALL"): Go("call", Emit.CALL), ("after", "/CALL"): Go(CONTENT)},
+)
+TEXT = "no table"
+"""
+BAD = "from workers.parsing.spec import Format\nBAD = Format(name='bad', markers={'X': 'x'})\n"
+
+
+def test_every_name_has_its_recorded_cases_and_its_line() -> None:
+    folders = {path.parent.name for path in GOLDEN.glob("*/*.json")}
+    assert folders == {*TOOLS, *REASONING}
+    text = README.read_text(encoding="utf-8")
+    for name in {*TOOLS, *REASONING}:
+        assert f"`{name}`" in text, name
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no tool parser 'herms'; known are .*hermes"):
+        load_format("herms", None)
+    with pytest.raises(ValueError, match=r"no reasoning parser 'qwen'; known are .*qwen3"):
+        load_format(None, "qwen")
+
+
+def test_a_format_comes_from_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    table = load_format(f"{path}:MINE", "deepseek_r1")
+    tools = ({"type": "function", "function": {"name": "f"}},)
+    events, reason = parse(bind(table, {}), ParseContext(tools=tools), (), ['</think><<{"name": "f"}>>'], "stop")
+    assert (len(events), reason) == (3, "tool_calls")
+    for wrong, says in (
+        (f"{path}:YOURS", "YOURS"),
+        (f"{path}:TEXT", "not a format"),
+        ("/no/such.py:X", "no format file"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            load_format(wrong, None)
+    (tmp_path / "bad.py").write_text(BAD)
+    with pytest.raises(ValueError, match="format bad: markers without a rule: X"):
+        load_format(f"{tmp_path / 'bad.py'}:BAD", None)
+
+
+def test_a_format_comes_from_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_format.py").write_text(MINE)
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tokenyard.formats]\ntheir_calls = their_format:MINE\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "their_calls" in metadata.entry_points(group="tokenyard.formats").names
+    assert isinstance(load_format("their_calls", None), Format)
+
+
+@pytest.mark.parametrize("chunk", [[], ["--chunk", "1"], ["--chunk", "random:7"]])
+def test_the_command_shows_the_events(chunk: list[str]) -> None:
+    text = 'hm</think><tool_call>{"name": "ping", "arguments": {"a": "é"}}</tool_call>'
+    command = [sys.executable, "-m", "workers.parsing", "hermes+qwen3", "--tools", str(GOLDEN / "offered.json"), *chunk]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=README.parents[2])
+    lines = done.stdout.splitlines()
+    assert lines[:5] == [
+        "reasoning  'hm'", "call 0     ping", 'arguments  {"a": "é"}', "end 0", "finish     tool_calls",
+    ]  # fmt: skip
+    assert len(lines) == (6 if chunk else 5)
+
+
+def test_the_command_says_what_is_wrong() -> None:
+    command = [sys.executable, "-m", "workers.parsing", "nothing"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False, cwd=README.parents[2])
+    assert (done.returncode, json.dumps(done.stdout)) == (2, '""')
+    assert "known are" in done.stderr
