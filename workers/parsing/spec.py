@@ -19,9 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Literal
+from typing import Literal
 
 from workers.parsing import arguments
 
+Forced = Literal["native", "json"]
 CONTENT = "content"
 REASONING = "reasoning"
 
@@ -128,7 +131,7 @@ class Format:
     prompt: Prompt = Prompt()
     interrupts: tuple[str, ...] = ()
     """Literals of the tool half that end reasoning when they appear in it."""
-    forced: Literal["native", "json"] = "native"
+    forced: Forced = "native"
     """What the engine is constrained to write for a required or named call: "native", or "json", a list of
     `{"name", "parameters"}` (required) or the bare arguments (named)."""
     prologue: str = ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
+from workers.parsing.spec import CONTENT, Emit, Forced, Format, Go, Mode, Sink
 
 
 def arg_keys(
@@ -22,7 +22,7 @@ def arg_keys(
     separator: str = "",
     types: bool = False,
     suffix: str = "",
-    forced: str = "native",
+    forced: Forced = "native",
 ) -> Format:
     """The table for one spelling: `tag` makes an element's name ("ifm|{}")."""
 

@@ -8,10 +8,10 @@ The user wants the weather.<channel|>It is sunny.
 
 from __future__ import annotations
 
-from workers.parsing.spec import CONTENT, REASONING, Emit, Format, Go, Mode, Prompt, Sink
+from workers.parsing.spec import CONTENT, REASONING, Emit, Forced, Format, Go, Mode, Prompt, Sink
 
 
-def _calls(name: str, opens: str, closes: str, style: str, forced: str) -> Format:
+def _calls(name: str, opens: str, closes: str, style: str, forced: Forced) -> Format:
     return Format(
         name=name,
         markers={"CALL": opens, "/CALL": closes, "call:": "call:", "{": "{"},

@@ -11,10 +11,10 @@ functools[{"name": "get_weather", "arguments": {"city": "Oslo"}}]
 
 from __future__ import annotations
 
-from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
+from workers.parsing.spec import CONTENT, Emit, Forced, Format, Go, Mode, Sink
 
 
-def json_calls(name: str, *pairs: tuple[str, str], style: str, forced: str = "json") -> Format:
+def json_calls(name: str, *pairs: tuple[str, str], style: str, forced: Forced = "json") -> Format:
     """The table for one or more spellings of the markers, each (opening, closing), where the closing may be ""."""
     markers: dict[str, str] = {}
     rules: dict[tuple[str, str], Go] = {}

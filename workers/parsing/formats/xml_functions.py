@@ -13,10 +13,10 @@ The template's line feed on each side of a value is markup; MiMo writes values b
 
 from __future__ import annotations
 
-from workers.parsing.spec import CONTENT, Emit, Format, Go, Mode, Sink
+from workers.parsing.spec import CONTENT, Emit, Forced, Format, Go, Mode, Sink
 
 
-def xml_functions(name: str, opens: str, closes: str, value: str = "lines", forced: str = "native") -> Format:
+def xml_functions(name: str, opens: str, closes: str, value: str = "lines", forced: Forced = "native") -> Format:
     """The table for one spelling of the wrapper and one way of writing values."""
     return Format(
         name=name,
