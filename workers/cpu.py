@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 
 from tasks.app import cpu_queues, create_app
-from tasks.errors import ContextLengthExceeded
-from tasks.protocol.base import JsonObject, compact_json
-from tasks.protocol.conversation import Conversation
-from tasks.protocol.derender import context_from_json, context_to_json
-from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
+from tasks.protocol.base import compact_json
+from tasks.protocol.derender import DerenderContext, context_from_json, context_to_json
+from tasks.protocol.generate import TokenIds, chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
 from tasks.specs import DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER_TASK
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
 from workers.catalog import Catalog, ModelProfile
 from workers.following import Followers
+from workers.parsing.spec import REASONING
+from workers.rendering.requests import EngineFacts, resolve_request
 from workers.runtime import Runtime, bind, serve
 from workers.surfaces.base import load_surface
 
@@ -40,7 +40,16 @@ def render(claim: Claim) -> Commit:
         created=int(job.created_at),
         prompt_token_ids=rendered.token_ids,
     )
-    generate = _generate_fields(profile, conversation, len(rendered.token_ids))
+    facts = EngineFacts(
+        max_model_len=profile.max_model_len,
+        generation_defaults=profile.generation_defaults,
+        default_template_arguments=profile.settings.default_template_arguments,
+        tool_parser=profile.settings.tool_parser,
+        reasoning_parser=profile.settings.reasoning_parser,
+        forced=profile.parser.format.forced,
+    )
+    ended = _reasoning_ended(profile, context, rendered.token_ids)
+    generate = resolve_request(conversation, rendered, facts, reasoning_ended=ended)
     return Commit(
         payloads={
             "prompt": pack_token_ids(rendered.token_ids),
@@ -53,19 +62,11 @@ def render(claim: Claim) -> Commit:
     )
 
 
-def _generate_fields(profile: ModelProfile, conversation: Conversation, prompt_tokens: int) -> JsonObject:
-    """The GenerateRequest without its token ids."""
-    room = profile.max_model_len - prompt_tokens
-    if room < 1:
-        raise ContextLengthExceeded(
-            f"This model's maximum context length is {profile.max_model_len} tokens. However, your prompt has "
-            f"{prompt_tokens} tokens, which leaves no room for an answer.",
-            param="messages",
-        )
-    sampling = {**profile.generation_defaults, **conversation.sampling}
-    asked = conversation.max_output_tokens
-    sampling["max_tokens"] = room if asked is None else min(asked, room)
-    return {"sampling_params": sampling, **conversation.options}
+def _reasoning_ended(profile: ModelProfile, context: DerenderContext, prompt_token_ids: TokenIds) -> bool | None:
+    """Whether the prompt itself closed the reasoning; None for a model that has none."""
+    if profile.settings.reasoning_parser is None:
+        return None
+    return derendering.start(profile, context, prompt_token_ids).choices[0].parse.mode != REASONING
 
 
 def derender(claim: Claim) -> Commit:

@@ -79,11 +79,13 @@ class Yard:
             "api": {"port": self.port},
             **settings,
         }
+        config = folder / "tokenyard.toml"
+        config.touch()
         self.environment = {
             **os.environ,
             "TOKENYARD_REDIS_URL": redis.url,
             "TOKENYARD_LOG_FORMAT": "text",
-            "TOKENYARD_CONFIG": str(folder / "none.toml"),
+            "TOKENYARD_CONFIG": str(config),
             **{f"TOKENYARD_{key.upper()}": json.dumps(value) for key, value in merged.items()},
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import aiohttp
 import pytest
 from tokenizers import Tokenizer
 
-from tests.conftest import RedisServer, redis_binary
+from tests.conftest import RedisServer, free_port, redis_binary
 from tests.integration.harness import Yard, echoed, scripted_model, write_tokenizer
 
 PROMPT = "the yard runs every request through render and generate and derender, number {}: café 東京 🙂 "
@@ -30,6 +31,14 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     models = [
         scripted_model("echo", tokenizer, chunk_tokens=[1, 3, 2], delay_s=0.05),
         scripted_model("slow", tokenizer, chunk_tokens=[3, 5], delay_s=0.6),
+        scripted_model("down", tokenizer, faults=[{"kind": "unavailable", "after_tokens": 0}]),
+        scripted_model("broken", tokenizer, faults=[{"kind": "fail", "after_tokens": 3}]),
+        scripted_model(
+            "flaky",
+            tokenizer,
+            delay_s=0.01,
+            faults=[{"kind": "drop", "after_tokens": 25, "once_file": str(folder / "dropped")}],
+        ),
     ]
     yard = Yard(folder, redis, models)
     yard.start_all()
@@ -73,7 +82,7 @@ async def test_an_answer_is_exact_streamed_and_not(
 
 async def test_choices_and_stop_strings(yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer) -> None:
     prompt = PROMPT.format(1)
-    answer = await yard.chat(http, prompt, 30, n=3)
+    answer = await yard.chat(http, prompt, 30, n=3, temperature=1)
     for choice in answer["choices"]:
         assert choice["message"]["content"] == echoed(tokenizer, prompt, 30, choice["index"])
     stopped = await yard.chat(http, prompt, 40, stop=["generate"])
@@ -138,6 +147,56 @@ async def test_nothing_accepted_is_lost_when_redis_restarts(
         assert job["status"] == "succeeded", job
         result = await yard.job(http, job_id, "/result")
         assert result["choices"][0]["message"]["content"] == echoed(tokenizer, PROMPT.format(number), 60)
+
+
+async def test_an_engine_that_drops_a_stream_is_asked_for_the_rest(
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
+) -> None:
+    assert await yard.stream(http, PROMPT.format(8), 60, model="flaky") == echoed(tokenizer, PROMPT.format(8), 60)
+    assert (yard.folder / "dropped").exists()
+
+
+async def test_bad_requests_and_engines_in_openai_s_envelope(yard: Yard, http: aiohttp.ClientSession) -> None:
+    async def fails(status: int, param: str | None, **more: Any) -> dict[str, Any]:
+        answer = await yard.chat(http, more.pop("prompt", PROMPT.format(0)), more.pop("max_tokens", 8), **more)
+        assert answer["status"] == status, answer
+        assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["param"] == param
+        return answer
+
+    await fails(404, "model", model="nobody")
+    await fails(400, "temperature", temperature="warm")
+    await fails(400, "messages.0.role", messages=[{"content": "no role"}])
+    assert "4096" in (await fails(400, "input_tokens", prompt="the yard " * 3000))["error"]["message"]
+    down = await fails(503, None, model="down")
+    assert int(down["headers"]["Retry-After"]) > 0
+    assert int((await fails(503, None, model="down", stream=True))["headers"]["Retry-After"]) > 0
+    await fails(502, None, model="broken")
+
+
+async def test_flower_shows_stages_and_models_and_no_prompt(yard: Yard, http: aiohttp.ClientSession) -> None:
+    port = free_port()
+    yard.environment["TOKENYARD_FLOWER__PORT"] = str(port)
+    yard.start("flower", (sys.executable, "-m", "api.cli.main", "flower"))
+    url = f"http://127.0.0.1:{port}/api/tasks"
+    login = {"Authorization": aiohttp.encode_basic_auth("tokenyard", "tokenyard")}
+    shown = ""
+    give_up_at = time.monotonic() + 40
+    while not all(name in shown for name in ("render[echo]", "generate[echo]", "derender[echo]")):
+        assert time.monotonic() < give_up_at, f"{shown[-2000:]}\n{yard.logs()}"
+        await yard.chat(http, "a secret that nobody may see", 4)
+        try:
+            async with http.get(url, headers=login) as reply:
+                shown = await reply.text()
+        except aiohttp.ClientError:
+            await asyncio.sleep(0.3)
+    assert "secret" not in shown and "model=echo" in shown
+    async with http.get(url) as reply:
+        assert reply.status == 401
+    async with http.post(
+        f"http://127.0.0.1:{port}/api/task/async-apply/tokenyard.render", headers=login, json={}
+    ) as reply:
+        assert reply.status == 403
+    yard.kill("flower")
 
 
 async def test_a_client_that_goes_away_frees_the_engine(yard: Yard, http: aiohttp.ClientSession) -> None:

@@ -46,8 +46,9 @@ PROMPTS: list[dict[str, Any]] = [
     _user("What is the capital of France?"),
     _user("Name three colors."),
     _user("Write one sentence about the sea."),
-    _user("What is 2 + 2?", n=2),
-    _user("Count from one to ten.", n=2, max_tokens=30),
+    # The reference takes no second choice at temperature 0; a seed makes two choices repeatable.
+    _user("What is 2 + 2?", n=2, temperature=0.8, seed=11),
+    _user("Count from one to ten.", n=2, max_tokens=30, temperature=0.8, seed=3),
     _user("Count from one to ten.", stop=["five"]),
     _user("Name the days of the week.", stop=["Wed", "Tue"]),
     _user("Name the days of the week.", stop=["Tuesday"], include_stop_str_in_output=True),
@@ -56,7 +57,7 @@ PROMPTS: list[dict[str, Any]] = [
     _user("Say hello in Japanese: こんにちは 🙂"),
     _user("Translate 'Grüß Gott' into English.", max_tokens=24),
     _user("What is a tokenizer?", logprobs=True, top_logprobs=2, max_tokens=12),
-    _user("List two fruits.", logprobs=True, max_tokens=8, n=2),
+    _user("List two fruits.", logprobs=True, max_tokens=8, n=2, temperature=0.7, seed=5),
     _user("What is the opposite of hot?", seed=7),
     _user("Describe a yard.", frequency_penalty=0.5, presence_penalty=0.3),
     _user("Repeat: a a a a a", logit_bias={"504": -100}),
@@ -99,7 +100,7 @@ def pair(
         yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, [model])
         yard.start_all(cpu=1, gpu=1)
         try:
-            yard.await_ready()
+            yard.await_ready(180)
             yield (
                 OpenAI(base_url=f"{url}/v1", api_key="-"),
                 OpenAI(base_url=f"{yard.url}/v1", api_key="-", max_retries=0),
@@ -181,7 +182,7 @@ def test_a_chat_is_the_same(pair: tuple[OpenAI, OpenAI], body: dict[str, Any]) -
 
 TOOL_CASES: list[dict[str, Any]] = [
     _user("Weather in Zürich for 3 days?", tools=[WEATHER], tool_choice="required", max_tokens=200),
-    _user("Weather in Kyoto?", tools=[WEATHER], tool_choice="required", max_tokens=200, n=2),
+    _user("Weather in Kyoto?", tools=[WEATHER], tool_choice="required", max_tokens=200, n=2, temperature=0.8, seed=4),
     _user(
         "Weather in Kyoto?",
         tools=[WEATHER],
