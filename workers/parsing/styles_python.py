@@ -19,9 +19,41 @@ _NAME = re.compile(r"[A-Za-z_][\w.\-]*\Z")
 _KEY = re.compile(r"[^\W\d]\w*\Z")
 _WORD = re.compile(r"[\w.\-]+")
 _QUIET = re.compile(r"""[^'"\\,()\[\]{}]+""")
+_HEX = re.compile(r"[0-9a-fA-F]+")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _JSON_NAMES = {"true": "True", "false": "False", "null": "None"}
 _NAMES = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\b(true|false|null)\b""", re.DOTALL)
+
+
+_PLAIN = {quote: re.compile(rf"[^\\\\{quote}]+") for quote in "'\""}
+_ESCAPES = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\\": "\\", "'": "'",
+    '"': '"', "\n": "",
+}  # fmt: skip
+_CODES = {"x": 2, "u": 4, "U": 8}
+
+
+def _escaped(text: str) -> str | None:
+    """What a Python escape stands for, as text inside a JSON string; None while it is not complete.
+
+    An escape that Python does not know stands for itself, as it does in Python.
+    """
+    if len(text) < 2:
+        return None
+    kind = text[1]
+    if kind in _CODES:
+        digits = text[2:]
+        if len(digits) < _CODES[kind] and (not digits or _HEX.fullmatch(digits)):
+            return None
+        if not _HEX.fullmatch(digits) or int(digits, 16) > 0x10FFFF:
+            return _quoted(text)
+        char = chr(int(digits, 16))
+        return f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else _quoted(char)
+    return _quoted(_ESCAPES.get(kind, text))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def python_json(text: str) -> str | None:
@@ -50,16 +82,18 @@ class PythonCalls:
     closes: str = "]"
 
     # p: ^ before the opening bracket, f before a name, F before a name or the end, n in a name, k before a key or ),
-    # K before a key, i in a key, v in a value, "," after a call. s: open brackets of a value. q: its open quote.
+    # K before a key, i in a key, v in a value, s in a string, e after it, "," after a call. m: the function. k: the key.
+    # s: open brackets of a value. q: its open quote. e: whether the string is empty so far. n: arguments written.
     def begin(self, name: str | None) -> dict[str, Any]:
-        return {"p": "^" if self.opens else "f", "m": "", "k": "", "t": "", "s": "", "q": "", "n": 0}
+        return {"p": "^" if self.opens else "f", "m": "", "k": "", "t": "", "s": "", "q": "", "e": True, "n": 0}
 
     def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
         end = len(text)
         while at < end:
             phase = state["p"]
-            if phase == "v":
-                at, status = self._value(state, text, at, call)
+            if phase in "vse":
+                read = self._value if phase == "v" else self._string if phase == "s" else self._after_string
+                at, status = read(state, text, at, call)
                 if status is not Status.DONE:
                     return at, status
                 if state["p"] == ",":
@@ -96,10 +130,10 @@ class PythonCalls:
             elif phase in "kK" and (char.isalpha() or char == "_"):
                 state.update(p="i", t="")
                 continue
-            elif phase == "k" and char == ")":
+            elif phase in "kK" and char == ")":
                 return self._close(state, at, call)
             elif phase == "i" and char == "=" and _KEY.match(state["t"]):
-                state.update(p="v", k=state["t"], t="", s="", q="")
+                state.update(p="v", k=state["t"], t="", s="", q="", e=True)
             elif phase == "," and char == "," and self.closes:
                 state["p"] = "F"
             elif phase in ",F" and self.closes and char == self.closes:
@@ -114,6 +148,15 @@ class PythonCalls:
     def _value(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
         """Read a value to its end: a comma or a closing parenthesis outside of brackets and quotes."""
         end = len(text)
+        if not state["t"]:
+            space = _SPACE.match(text, at)
+            at = space.end() if space else at
+            if at < end and text[at] in "'\"":
+                # A string comes as it is written; only what follows it can show that the value is none.
+                state.update(p="s", q=text[at], t="")
+                self._name(state, call)
+                call.argue('"')
+                return at + 1, Status.DONE
         while at < end:
             char = text[at]
             if state["q"]:
@@ -143,12 +186,9 @@ class PythonCalls:
                 value = python_json(state["t"])
                 if value is None:
                     return at, Status.FAIL
-                # Only now is it a call for sure: "[see note (1)]" and "[f(a=b)]" begin like one.
-                if not state["n"]:
-                    call.begin(state["m"])
-                opening = "{" if state["n"] == 0 else ", "
-                call.argue(f"{opening}{json.dumps(state['k'], ensure_ascii=False)}: {value}")
-                state.update(p="K", t="", n=state["n"] + 1)
+                self._name(state, call)
+                call.argue(value)
+                state.update(p="K", t="")
                 if char == ")":
                     return self._close(state, at, call)[0], Status.DONE
                 return at + 1, Status.DONE
@@ -162,6 +202,63 @@ class PythonCalls:
             at += 1
         return at, Status.MORE
 
+    def _name(self, state: dict[str, Any], call: Call) -> None:
+        """Begin the call at its first value: "[see note (1)]" and "[f(a=b)]" look like one until then."""
+        if not state["n"]:
+            call.begin(state["m"])
+        opening = "{" if state["n"] == 0 else ", "
+        call.argue(f"{opening}{json.dumps(state['k'], ensure_ascii=False)}: ")
+        state["n"] += 1
+
+    def _string(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        """Read a string literal; `t` holds an escape, or the quotes that may end a triple-quoted one."""
+        end = len(text)
+        quote = state["q"][0]
+        while at < end:
+            held = state["t"]
+            if held.startswith("\\"):
+                held += text[at]
+                at += 1
+                decoded = _escaped(held)
+                state["t"] = held if decoded is None else ""
+                call.argue(decoded or "")
+                continue
+            plain = _PLAIN[quote].match(text, at)
+            if plain:
+                call.argue(held + _quoted(plain[0]) if quote == "'" else held.replace('"', '\\"') + _quoted(plain[0]))
+                state.update(t="", e=False)
+                at = plain.end()
+                continue
+            char = text[at]
+            at += 1
+            if char == "\\":
+                call.argue(_quoted(held))
+                state.update(t=char, e=False)
+            elif held + char == state["q"]:
+                state.update(p="e", t="")
+                return at, Status.DONE
+            else:
+                state["t"] = held + char
+        return at, Status.MORE
+
+    def _after_string(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
+        """After a string: a comma, the call's end, or another quote that makes it a triple-quoted one."""
+        if state["e"] and len(state["q"]) == 1 and text[at] == state["q"]:
+            state.update(p="s", q=text[at] * 3, t="", e=False)
+            return at + 1, Status.DONE
+        state["e"] = False
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
+        if at == len(text):
+            return at, Status.MORE
+        if text[at] not in ",)":
+            return at, Status.FAIL
+        call.argue('"')
+        state.update(p="K", q="", t="")
+        if text[at] == ")":
+            return self._close(state, at, call)[0], Status.DONE
+        return at + 1, Status.DONE
+
     def _close(self, state: dict[str, Any], at: int, call: Call) -> tuple[int, Status]:
         if not state["n"]:
             call.begin(state["m"])
@@ -173,7 +270,7 @@ class PythonCalls:
         return bool(state["p"] != ("^" if self.opens else "f"))
 
     def in_string(self, state: dict[str, Any]) -> bool:
-        return state["p"] == "v" and bool(state["q"])
+        return state["p"] == "s" or (state["p"] == "v" and bool(state["q"]))
 
     def held(self, state: dict[str, Any]) -> str:
         return str(state["t"])
