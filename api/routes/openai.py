@@ -35,7 +35,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 CHAT = ENDPOINTS["/v1/chat/completions"]
 CHAT_EXAMPLE = {
     "model": "smollm2",
-    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "messages": [{"role": "user", "content": "Name three animals."}],
     "temperature": 0,
     "max_tokens": 32,
 }
