@@ -6,6 +6,7 @@ renderer.render(conversation).token_ids
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,9 +18,13 @@ from workers.rendering.loading import LoadedTokenizer
 from workers.text.tokenizer import Tokenizer
 
 RENDERERS = {
+    "deepseek_v32": "workers.rendering.deepseek_v32:DeepSeekV32Renderer",
+    "deepseek_v4": "workers.rendering.deepseek_v4:DeepSeekV4Renderer",
     "jinja": "workers.rendering.jinja:JinjaRenderer",
 }
 """Renderers by the name that a model's settings give; `module:ATTR` takes (LoadedTokenizer, RenderSettings)."""
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,52 @@ class RenderSettings:
 class Renderer(Protocol):
     """Renders one model's prompts; safe to share between threads."""
 
+    @property
+    def takes_late_system(self) -> bool:
+        """Whether system messages may come after the first message."""
+
     def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt of a conversation; raises InvalidRequest."""
 
     def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
         """The prompt of a plain completion; raises InvalidRequest."""
+
+
+class TextRenderer(ABC):
+    """A renderer that writes the prompt's text first."""
+
+    def __init__(self, loaded: LoadedTokenizer, settings: RenderSettings) -> None:
+        self._tokenizer = loaded.tokenizer
+        self._templates = loaded.templates
+        self._settings = settings
+
+    @property
+    def takes_late_system(self) -> bool:
+        """Whether system messages may come after the first message."""
+        return False
+
+    @abstractmethod
+    def write(self, conversation: Conversation) -> str:
+        """The conversation as the model reads it; raises InvalidRequest."""
+
+    def render(self, conversation: Conversation) -> RenderedPrompt:
+        """The prompt of a conversation; raises InvalidRequest."""
+        self._check_trust(conversation)
+        check_limits(conversation, self._settings.max_model_len)
+        return encode_prompt(self._tokenizer, self.write(conversation), conversation, self._settings.max_model_len)
+
+    def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
+        """The prompt of a plain completion; raises InvalidRequest."""
+        check_limits(prompt, self._settings.max_model_len)
+        if prompt.token_ids is not None:
+            return cut_prompt(prompt.token_ids, prompt, self._settings.max_model_len)
+        return encode_prompt(self._tokenizer, prompt.text or "", prompt, self._settings.max_model_len)
+
+    def _check_trust(self, conversation: Conversation) -> None:
+        if self._settings.trust_request_chat_template:
+            return
+        if conversation.template is not None or conversation.template_arguments.get("chat_template") is not None:
+            raise InvalidRequest("chat templates are not taken from requests here", param="chat_template")
 
 
 def make_renderer(
@@ -73,6 +119,21 @@ def make_renderer(
         loaded,
         RenderSettings(max_model_len, chat_template, default_template_arguments or {}, trust_request_chat_template),
     )
+
+
+def quiet_effort(renderer: Renderer) -> str:
+    """The effort of reasoning that means "do not think" to the model: `none`, or `low` where that means nothing."""
+
+    def probe(effort: str) -> tuple[int, ...] | None:
+        try:
+            return renderer.render(
+                Conversation(({"role": "user", "content": "Hi"},), reasoning_effort=effort)
+            ).token_ids
+        except InvalidRequest:
+            return None
+
+    quiet = probe("none")
+    return "low" if quiet is None or quiet in map(probe, _EFFORTS) else "none"
 
 
 def template_arguments(conversation: Conversation, defaults: Mapping[str, Any]) -> JsonObject:

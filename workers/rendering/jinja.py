@@ -7,51 +7,33 @@ from typing import Any
 from jinja2 import TemplateError
 
 from tasks.errors import InvalidRequest
-from tasks.protocol.conversation import Conversation, JsonObject, Prompt
-from workers.rendering.base import (
-    RenderedPrompt,
-    RenderSettings,
-    check_limits,
-    cut_prompt,
-    encode_prompt,
-    given,
-    template_arguments,
-)
-from workers.rendering.loading import LoadedTokenizer
+from tasks.protocol.conversation import Conversation, JsonObject
+from workers.rendering.base import TextRenderer, given, template_arguments
 from workers.rendering.messages import developer_as_system, shape_messages
-from workers.rendering.templates import compile_template, content_format_of, knows_developer_role
+from workers.rendering.templates import compile_template, content_format_of, knows_developer_role, takes_late_system
 from workers.rendering.tools import template_tools
 
 _CONTINUE_HERE = "\ue000continue-here\ue000"
 """Marks the end of the final message in the rendered text; private-use characters, so no message has it."""
 
 
-class JinjaRenderer:
+class JinjaRenderer(TextRenderer):
     """A tokenizer and its chat templates."""
 
-    def __init__(self, loaded: LoadedTokenizer, settings: RenderSettings) -> None:
-        self._tokenizer = loaded.tokenizer
-        self._templates = loaded.templates
-        self._settings = settings
+    @property
+    def takes_late_system(self) -> bool:
+        try:
+            return all(takes_late_system(self._source(None, with_tools=with_tools)) for with_tools in (False, True))
+        except InvalidRequest:
+            return False
 
-    def render(self, conversation: Conversation) -> RenderedPrompt:
-        self._check_trust(conversation)
-        check_limits(conversation, self._settings.max_model_len)
-        text = self.render_text(conversation)
-        return encode_prompt(self._tokenizer, text, conversation, self._settings.max_model_len)
-
-    def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
-        check_limits(prompt, self._settings.max_model_len)
-        if prompt.token_ids is not None:
-            return cut_prompt(prompt.token_ids, prompt, self._settings.max_model_len)
-        return encode_prompt(self._tokenizer, prompt.text or "", prompt, self._settings.max_model_len)
-
-    def render_text(self, conversation: Conversation) -> str:
+    def write(self, conversation: Conversation) -> str:
         """The conversation as the chat template writes it; raises InvalidRequest with the template's own reason."""
         arguments = given(template_arguments(conversation, self._settings.default_template_arguments))
         tools = None if conversation.tools is None else template_tools(conversation.tools)
         tools = arguments.pop("tools", tools)
-        source = self._source(conversation.template or arguments.get("chat_template"), tools)
+        chosen = conversation.template or arguments.get("chat_template")
+        source = self._source(chosen, with_tools=tools is not None)
         messages = shape_messages(conversation.messages, content_format_of(source))
         if not knows_developer_role(source):
             messages = developer_as_system(messages)
@@ -84,21 +66,15 @@ class JinjaRenderer:
             raise InvalidRequest(f"the chat template failed: {error}") from error
         return text if final is None else _cut_at_mark(text, final)
 
-    def _source(self, chosen: str | None, tools: Any) -> str:
+    def _source(self, chosen: str | None, *, with_tools: bool) -> str:
         template = chosen or self._settings.chat_template
         if template is not None:
             return self._templates.get(template, template)
-        if tools is not None and "tool_use" in self._templates:
+        if with_tools and "tool_use" in self._templates:
             return self._templates["tool_use"]
         if "default" not in self._templates:
             raise InvalidRequest("this model has no chat template: give it one in the settings, or use completions")
         return self._templates["default"]
-
-    def _check_trust(self, conversation: Conversation) -> None:
-        if self._settings.trust_request_chat_template:
-            return
-        if conversation.template is not None or conversation.template_arguments.get("chat_template") is not None:
-            raise InvalidRequest("chat templates are not taken from requests here", param="chat_template")
 
 
 def _mark_end(messages: list[JsonObject]) -> str:

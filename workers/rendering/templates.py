@@ -74,6 +74,21 @@ def knows_developer_role(source: str) -> bool:
 
 
 @lru_cache(maxsize=64)
+def takes_late_system(source: str) -> bool:
+    """Whether the template accepts system messages after the first message.
+
+    Tried out with the bare language: a template that needs more counts as one that does not.
+    """
+    bare = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    turns = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
+    try:
+        bare.from_string(source).render(messages=turns, add_generation_prompt=False)
+    except TemplateError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
 def content_format_of(source: str) -> ContentFormat:
     """`openai` if the template loops over the parts of a message's content, `string` if it does not."""
     try:

@@ -1,0 +1,154 @@
+"""OpenAI's Responses: a request to its conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from tasks.errors import InvalidRequest
+from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.conversation import Conversation, Tokenization
+from tasks.protocol.openai_responses import ResponsesRequest
+
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("seed", "stop_token_ids", "ignore_eos", "logit_bias", "watermarking", "skip_special_tokens"),
+    *("spaces_between_special_tokens", "include_stop_str_in_output"),
+)
+_OPTIONS = ("stream", "cache_salt", "priority", "kv_transfer_params", "ec_transfer_params")
+_UNFINISHED = ("in_progress", "incomplete")
+
+
+def read(body: JsonObject) -> ResponsesRequest:
+    """The body as a validated request; raises InvalidRequest naming the field."""
+    try:
+        return ResponsesRequest.model_validate(body)
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
+
+
+def converse(request: ResponsesRequest) -> Conversation:
+    """What the request asks of the model; an unfinished last message of the assistant is continued."""
+    sent = request.model_dump(exclude_unset=True)
+    continued = _is_unfinished(request.input)
+    tools = [tool for tool in map(_function, request.tools) if tool is not None]
+    return Conversation(
+        messages=tuple(_messages(request)),
+        tools=tuple(tools) if request.tools else None,
+        tool_choice=_choice(request.tool_choice) if request.tools else "none",
+        parallel_tool_calls=request.parallel_tool_calls,
+        include_reasoning=request.include_reasoning,
+        template_arguments=request.chat_template_kwargs or {},
+        add_generation_prompt=not continued,
+        continue_final_message=continued,
+        reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
+        response_format=_format(request),
+        structured_outputs=request.structured_outputs,
+        sampling=_sampling(request, sent),
+        max_output_tokens=request.max_output_tokens,
+        max_output_tokens_param="max_output_tokens",
+        tokenization=Tokenization(
+            add_special_tokens=True, truncate_to=None if request.truncation == "disabled" else -1
+        ),
+        options={name: sent[name] for name in _OPTIONS if sent.get(name) is not None},
+    )
+
+
+def _is_unfinished(given: str | list[JsonObject]) -> bool:
+    if isinstance(given, str) or not given:
+        return False
+    last = given[-1]
+    return last.get("type", "message") in ("message", "reasoning") and last.get("status") in _UNFINISHED
+
+
+def _messages(request: ResponsesRequest) -> Iterable[JsonObject]:
+    """Chat messages; what one turn of the assistant said, thought and called is one message."""
+    if request.instructions:
+        yield {"role": "system", "content": request.instructions}
+    if isinstance(request.input, str):
+        yield {"role": "user", "content": request.input}
+        return
+    turn: JsonObject | None = None
+    for item in request.input:
+        message = _message(item)
+        if turn is not None and message["role"] == "assistant" and _joins(turn, message):
+            turn |= {
+                name: [*turn.get(name, ()), *value] if name == "tool_calls" else value
+                for name, value in message.items()
+            }
+            continue
+        if turn is not None:
+            yield turn
+        turn = dict(message) if message["role"] == "assistant" else None
+        if turn is None:
+            yield message
+    if turn is not None:
+        yield turn
+
+
+def _joins(turn: JsonObject, message: JsonObject) -> bool:
+    return all(name in ("role", "tool_calls") or turn.get(name) is None for name in message)
+
+
+def _message(item: JsonObject) -> JsonObject:
+    match item.get("type"):
+        case "function_call":
+            call = {"name": item["name"], "arguments": item.get("arguments")}
+            return {"role": "assistant", "tool_calls": [{"id": item["call_id"], "type": "function", "function": call}]}
+        case "reasoning":
+            return {"role": "assistant", "reasoning": _thought(item)}
+        case "function_call_output":
+            return {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
+    if item.get("role") == "assistant":
+        content = item.get("content")
+        if isinstance(content, list) and content:
+            content = content[0].get("text")
+        if isinstance(content, str):
+            return {"role": "assistant", "content": content}
+    if isinstance(item.get("role"), str):
+        return item
+    raise InvalidRequest(f"input items of type {item.get('type')!r} are not supported", param="input")
+
+
+def _thought(item: JsonObject) -> str:
+    if item.get("encrypted_content"):
+        raise InvalidRequest("encrypted reasoning cannot be read", param="input")
+    parts = item.get("content") or item.get("summary") or ()
+    return str(parts[0].get("text", "")) if parts else ""
+
+
+def _function(tool: Mapping[str, Any]) -> JsonObject | None:
+    """A flat tool in the shape of chat tools; None for tools that are no functions."""
+    if tool.get("type") != "function":
+        return None
+    if not isinstance(tool.get("name"), str):
+        raise InvalidRequest("a tool has no name", param="tools")
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if choice.get("type") == "function" and isinstance(choice.get("name"), str):
+        return {"type": "function", "function": {"name": choice["name"]}}
+    raise InvalidRequest(f"tool_choice of type {choice.get('type')!r} is not supported", param="tool_choice")
+
+
+def _format(request: ResponsesRequest) -> JsonObject | None:
+    form = request.text.format if request.text is not None else None
+    if form is None or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {"name": form.get("name", ""), "schema": form.get("schema")}}
+
+
+def _sampling(request: ResponsesRequest, sent: JsonObject) -> JsonObject:
+    sampling = {name: sent[name] for name in _SAMPLING if sent.get(name) not in (None, [])}
+    if request.stop:
+        sampling["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
+    if request.include is not None and "message.output_text.logprobs" in request.include:
+        sampling["logprobs"] = request.top_logprobs or 0
+    if request.vllm_xargs:
+        sampling["extra_args"] = request.vllm_xargs
+    return sampling
