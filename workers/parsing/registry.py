@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from workers.parsing.formats.response_template import format_from_template
 from workers.parsing.spec import Format, compose
 
 _FORMATS = "workers.parsing.formats."
@@ -121,17 +124,41 @@ GROUP = "tokenyard.formats"
 """The entry-point group of formats from elsewhere: name = "module:ATTRIBUTE", for tools and reasoning alike."""
 
 
-@cache
-def load_format(tool_parser: str | None, reasoning_parser: str | None) -> Format:
+TEMPLATED = ("hf", "beam")
+"""Names whose format is in the tokenizer's own files."""
+
+
+def load_format(
+    tool_parser: str | None, reasoning_parser: str | None, response_template: Mapping[str, Any] | None = None
+) -> Format:
     """The format of a tool-parser name and a reasoning-parser name, either of which may be None.
 
     A name is one of `TOOLS` or `REASONING`, or of the entry-point group `tokenyard.formats`, or the path of a Python file
-    and an attribute of it, `formats/mine.py:MINE`.
+    and an attribute of it, `formats/mine.py:MINE`. The names `hf` and `beam` stand for `response_template`, as it is in the
+    tokenizer's configuration.
 
     Raises:
         ValueError: a name that nobody registered (the message lists those that are), a file or attribute that is not
             there, or a table that cannot work (the message says why).
     """
+    if tool_parser in TEMPLATED or reasoning_parser in TEMPLATED:
+        return _templated(tool_parser, reasoning_parser, response_template)
+    return _composed(tool_parser, reasoning_parser)
+
+
+def _templated(
+    tool_parser: str | None, reasoning_parser: str | None, response_template: Mapping[str, Any] | None
+) -> Format:
+    if response_template is None:
+        raise ValueError(f"{tool_parser or reasoning_parser!r} needs a tokenizer with a response_template.")
+    if {tool_parser, reasoning_parser} - {None, *TEMPLATED}:
+        raise ValueError(f"{tool_parser!r} and {reasoning_parser!r} cannot be combined.")
+    table = format_from_template(response_template)
+    return compose(table if tool_parser else None, table)
+
+
+@cache
+def _composed(tool_parser: str | None, reasoning_parser: str | None) -> Format:
     tools = _load(TOOLS, tool_parser, "tool parser") if tool_parser else None
     reasoning = _load(REASONING, reasoning_parser, "reasoning parser") if reasoning_parser else None
     return compose(tools, reasoning)
