@@ -10,7 +10,7 @@ from api.deps import process_of
 from tasks.errors import AuthenticationFailed
 
 
-def require_key(request: Request) -> None:
+async def require_key(request: Request) -> None:
     """Refuse a request without one of the configured keys."""
     keys = process_of(request).settings.api.keys
     if not keys:

@@ -200,7 +200,7 @@ def chat(
     \b
     Example:
       tokenyard chat
-      tokenyard chat --temperature 0 "What is the capital of France?"
+      tokenyard chat --temperature 0 "Name three animals."
     """
     client = Client(url, key)
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
