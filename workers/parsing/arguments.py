@@ -36,6 +36,13 @@ BODIES: dict[str, Body] = {
     "minimax_m3": Elements("]<]minimax[>[", "invoke", typing=lambda value, schema: element_json(value, schema)),
 }
 
+BODY_TOKENS: dict[str, tuple[str, ...]] = {
+    "gemma4": ('<|"|>',),
+    "functiongemma": ("<escape>",),
+    "minimax_m3": ("]<]minimax[>[",),
+}
+"""What a body's own punctuation may be added tokens for: they are text to it, however special."""
+
 SCHEMA_BODIES: frozenset[str] = frozenset({"minimax_m3"})
 """Bodies whose nested values are typed by the schema, which the state then carries."""
 

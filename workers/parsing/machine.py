@@ -54,7 +54,7 @@ class Parser:
     turns: frozenset[int]
     marker_ids: frozenset[int]
     inner: str
-    """All markers that text decides, for asking whether a token's text may be a part of one."""
+    """All markers that text decides, and bodies' punctuation, for asking whether a token's text may be a part of one."""
 
 
 def _spelled(format: Format, added_tokens: Mapping[str, int]) -> Format:
@@ -93,6 +93,9 @@ def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
     tables |= forced if format.forced == "json" else dict.fromkeys(forced, calls)
     literals = set(format.markers.values()) | set(plain.markers.values())
     ids = {literal: added_tokens[literal] for literal in literals if literal in added_tokens}
+    inner = literals - set(ids)
+    for mode in format.all_modes.values():
+        inner |= set(arguments.BODY_TOKENS.get(mode.style, ()))
 
     def known(names: Sequence[str]) -> frozenset[int]:
         return frozenset(added_tokens[name] for name in names if name in added_tokens)
@@ -104,7 +107,7 @@ def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
         closes=known(format.prompt.closes),
         turns=known(format.prompt.turns),
         marker_ids=frozenset(ids.values()),
-        inner="\n".join(sorted(literals - set(ids))),
+        inner="\n".join(sorted(inner)),
     )
 
 

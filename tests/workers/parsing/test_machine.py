@@ -201,6 +201,17 @@ def test_raw_control_characters_in_json_become_escapes() -> None:
     assert events[1] == CallArguments(0, '{"s": "a\\nb"}')
 
 
+@pytest.mark.parametrize(("name", "quote"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
+def test_a_bodys_own_punctuation_is_not_hidden(name: str, quote: str) -> None:
+    table = load_format(name, None)
+    opens, closes = (table.markers[key] for key in ("CALL", "/CALL"))
+    added = {opens: 1, closes: 2, quote: 3}
+    token = {text: AddedToken(token_id, text, True) for text, token_id in added.items()}
+    body = ("call:f{s:", token[quote], "3 ", token[closes], token[quote], ",i:3}")
+    events, _ = read(bind(table, added), token[opens], *body, token[closes])
+    assert events == [CallStart(0, "f"), CallArguments(0, f'{{"s": "3 {closes}", "i": 3}}'), CallEnd(0)]
+
+
 def test_suffixed_markers_are_the_tokenizers() -> None:
     tags = ("think", "/think", "tool_calls", "/tool_calls", "tool_call", "/tool_call", "arg_key", "/arg_key",
             "arg_value", "/arg_value")  # fmt: skip
