@@ -9,9 +9,11 @@
 Pure: the standard library only. The state is a frozen value; `ParserState.dump` and `load` take it through JSON.
 """
 
+from workers.parsing.binding import Parser, bind
 from workers.parsing.context import ParseContext
-from workers.parsing.machine import Parser, bind, finish, merge, parse, start, step
+from workers.parsing.machine import finish, parse, start, step
 from workers.parsing.registry import load_format
+from workers.parsing.run import merge
 from workers.parsing.spec import Format
 from workers.parsing.state import ParserState
 

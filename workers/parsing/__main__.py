@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning
+from workers.parsing.binding import Parser, bind
 from workers.parsing.context import ParseContext
-from workers.parsing.machine import Parser, bind, finish, merge, parse, start, step
+from workers.parsing.machine import finish, parse, start, step
 from workers.parsing.registry import REASONING, TOOLS, load_format
+from workers.parsing.run import merge
 from workers.parsing.spec import Format
 from workers.parsing.state import ParserState
 

@@ -28,7 +28,7 @@ for pair in (("hermes", "glm45"), ("qwen3_coder", "deepseek_r1"), ("kimi_k2", "k
 
 BUGS = {
     "a held beginning of a marker is dropped": (
-        "machine.py", "                self.held = text[begin:end]\n                return\n", "                return\n",
+        "run.py", "                self.held = text[begin:end]\n                return\n", "                return\n",
     ),
     "the beginning of a marker is not held": (
         "lexer.py", "if not final and found.end() == len(text) and literal in self.prefixes:", "if False:",
@@ -37,16 +37,16 @@ BUGS = {
     "an escape is doubled": ("partial_json.py", "out.append(held)\n", 'out.append("\\\\" + held)\n'),
     "an escape is forgotten between chunks": ("partial_json.py", "return [self.stack, self.expect, self.held]",
                                               'return [self.stack, self.expect, ""]'),
-    "strings are not escaped": ("machine.py", "self.argue(json.dumps(text, ensure_ascii=False)[1:-1])", "self.argue(text)"),
+    "strings are not escaped": ("run.py", "self.argue(json.dumps(text, ensure_ascii=False)[1:-1])", "self.argue(text)"),
     "a field is not restored": ("state.py", "if value != default:", 'if value != default and name != "captured":'),
     "leading white space is not restored": ("state.py", "if value != default:", 'if value != default and name != "lead":'),
-    "calls are not counted": ("machine.py", "        self.index += 1\n        self._forget()", "        self._forget()"),
-    "parallel calls are always allowed": ("machine.py", "return self.state.parallel or self.index == 0", "return True"),
-    "what is malformed is lost": ("machine.py", "        self._forget()\n        self._text(unseen)", "        self._forget()"),
-    "a cut call is completed": ("machine.py", "            if not cut or unsure:\n                self._fail()",
+    "calls are not counted": ("run.py", "        self.index += 1\n        self._forget()", "        self._forget()"),
+    "parallel calls are always allowed": ("run.py", "return self.state.parallel or self.index == 0", "return True"),
+    "what is malformed is lost": ("run.py", "        self._forget()\n        self._text(unseen)", "        self._forget()"),
+    "a cut call is completed": ("run.py", "            if not cut or unsure:\n                self._fail()",
                                 "            if self.call == 2:\n                self._end()"),
-    "types are not looked at": ("machine.py", 'self.value = "t" if typed else "s"', 'self.value = "s"'),
-    "the state keeps all text": ("machine.py", "            self.events.append(Text(plain))\n            return",
+    "types are not looked at": ("run.py", 'self.value = "t" if typed else "s"', 'self.value = "s"'),
+    "the state keeps all text": ("run.py", "            self.events.append(Text(plain))\n            return",
                                  "            self.kept += plain\n            self.events.append(Text(plain))\n            return"),
 }  # fmt: skip
 

@@ -1,0 +1,114 @@
+"""A format bound to a tokenizer: its modes compiled, and which of its markers are tokens there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workers.parsing import arguments
+from workers.parsing.lexer import Live, compile_mode
+from workers.parsing.spec import CONTENT, REASONING, Emit, Format, Go, Mode, Sink, live
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A format's modes, compiled for one tokenizer, and where output begins in them."""
+
+    modes: Mapping[str, Live]
+    start: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """A format bound to a tokenizer. Immutable; one serves any number of requests.
+
+    tables: "calls" reads everything, "plain" leaves calls as text, "required" and "named" begin the answer with what
+    an engine is constrained to write where the family's own language is not used for forced calls.
+    """
+
+    format: Format
+    tables: Mapping[str, Table]
+    opens: frozenset[int]
+    closes: frozenset[int]
+    turns: frozenset[int]
+    marker_ids: frozenset[int]
+    inner: str
+    """All markers that text decides, and bodies' punctuation, for asking whether a token's text may be a part of one."""
+
+
+def _spelled(format: Format, added_tokens: Mapping[str, int]) -> Format:
+    """The format with its markers as this tokenizer spells them."""
+    if not format.suffix:
+        return format
+    suffixed = re.compile(f"(</?[a-z_]+)({format.suffix})>")
+    found = {match[1] + ">": token for token in added_tokens if (match := suffixed.fullmatch(token))}
+    if not found:
+        return format
+
+    def spell(literal: str) -> str:
+        return found.get(literal, literal)
+
+    prompt = format.prompt
+    prompt = replace(prompt, opens=tuple(map(spell, prompt.opens)), closes=tuple(map(spell, prompt.closes)))
+    plain = _spelled(format.plain, added_tokens) if format.plain else None
+    markers = {marker: spell(literal) for marker, literal in format.markers.items()}
+    return replace(format, markers=markers, prompt=prompt, plain=plain)
+
+
+def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
+    """A parser for one tokenizer.
+
+    added_tokens: the tokenizer's added vocabulary, text → id. A marker that is exactly one of them is recognised by
+        its id, and the same text spelled with ordinary tokens is data; every other marker is recognised by its text.
+    """
+    format = _spelled(format, added_tokens)
+    plain = format.plain or Format(name="identity")
+    calls = _table(format, added_tokens)
+    forced = {
+        "required": _forced(format, "json_forced", added_tokens),
+        "named": _forced(format, "json_object", added_tokens),
+    }
+    tables = {"plain": _table(plain, added_tokens), "calls": calls}
+    tables |= forced if format.forced == "json" else dict.fromkeys(forced, calls)
+    literals = set(format.markers.values()) | set(plain.markers.values())
+    ids = {literal: added_tokens[literal] for literal in literals if literal in added_tokens}
+    inner = literals - set(ids)
+    for mode in format.all_modes.values():
+        inner |= set(arguments.BODY_TOKENS.get(mode.style, ()))
+
+    def known(names: Sequence[str]) -> frozenset[int]:
+        return frozenset(added_tokens[name] for name in names if name in added_tokens)
+
+    return Parser(
+        format=format,
+        tables=tables,
+        opens=known(format.prompt.opens),
+        closes=known(format.prompt.closes),
+        turns=known(format.prompt.turns),
+        marker_ids=frozenset(ids.values()),
+        inner="\n".join(sorted(inner)),
+    )
+
+
+def _table(format: Format, added_tokens: Mapping[str, int]) -> Table:
+    modes = {
+        name: compile_mode(mode, dict(live(format, name)), added_tokens) for name, mode in format.all_modes.items()
+    }
+    return Table(modes, format.start, format.answer)
+
+
+def _forced(format: Format, style: str, added_tokens: Mapping[str, int]) -> Table:
+    """The format with its answer beginning as JSON; if it turns out to be none, the format's own reading follows."""
+    table = _table(format, added_tokens)
+    entry = compile_mode(Mode(Sink.BODY, style), {}, added_tokens)
+    modes = dict(table.modes)
+    reasoning = modes[REASONING]
+    ends = {
+        literal: Go("forced", *go.emits) if go.to in (CONTENT, format.answer) and Emit.KEEP not in go.emits else go
+        for literal, go in live(format, REASONING)
+    }
+    modes[REASONING] = compile_mode(reasoning.mode, ends, added_tokens)
+    modes["forced"] = entry
+    return Table(modes, "forced" if table.start in (CONTENT, format.answer) else table.start, "forced")

@@ -1,0 +1,521 @@
+"""One step's working copy of a state: the loop that reads pieces, and what each mode does with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning, Text
+from workers.parsing import arguments
+from workers.parsing.binding import Parser
+from workers.parsing.lexer import Live
+from workers.parsing.partial_json import Status
+from workers.parsing.spec import CONTENT, REASONING, Emit, Go, Mode, Sink
+from workers.parsing.state import ParserState, replace
+from workers.parsing.styles_json import Body
+from workers.text.pieces import AddedToken
+
+MAX_CAPTURE = 256
+"""Longest name, id or key of an argument, in characters."""
+MAX_LEAD = 1024
+"""Most white space that is held to see whether a call follows, in characters."""
+
+_WORD = re.compile(r"\S")
+_MARKUP = frozenset({Sink.GAP, Sink.SKIP, Sink.DROP, Sink.NAME, Sink.ID, Sink.KEY, Sink.VALUE, Sink.BODY})
+
+
+def merge(events: Sequence[ParseEvent]) -> list[ParseEvent]:
+    """The same events with neighbours of one kind joined."""
+    out: list[ParseEvent] = []
+    parts: list[str] = []
+    for event in events:
+        last = out[-1] if out else None
+        if isinstance(event, CallArguments):
+            if isinstance(last, CallArguments) and last.index == event.index:
+                parts.append(event.fragment)
+                continue
+        elif isinstance(event, Text | Reasoning) and type(event) is type(last):
+            parts.append(event.text)
+            continue
+        if len(parts) > 1 and last is not None:
+            out[-1] = _joined(last, parts)
+        parts = []
+        if isinstance(event, CallArguments):
+            parts = [event.fragment]
+        elif isinstance(event, Text | Reasoning):
+            parts = [event.text]
+        out.append(event)
+    if len(parts) > 1:
+        out[-1] = _joined(out[-1], parts)
+    return out
+
+
+def _joined(event: ParseEvent, parts: list[str]) -> ParseEvent:
+    if isinstance(event, CallArguments):
+        return CallArguments(event.index, "".join(parts))
+    return Reasoning("".join(parts)) if isinstance(event, Reasoning) else Text("".join(parts))
+
+
+class Run:
+    """One step's working copy of the state."""
+
+    __slots__ = (
+        "begun_value", "body", "call", "call_id", "captured", "closed", "count", "events", "held", "index", "kept",
+        "key", "lead", "mode", "name", "parser", "raw", "state", "table", "value",
+    )  # fmt: skip
+
+    def __init__(self, parser: Parser, state: ParserState) -> None:
+        self.parser = parser
+        self.state = state
+        self.table = parser.tables[state.table]
+        self.events: list[ParseEvent] = []
+        self.mode = state.mode
+        self.held = state.held
+        self.lead = state.lead
+        self.raw = state.raw
+        self.call = state.call
+        self.index = state.index
+        self.closed = state.closed
+        self.name = state.name
+        self.call_id = state.call_id
+        self.kept = state.kept
+        self.captured = state.captured
+        self.key = state.key
+        self.count = state.count
+        self.value = state.value
+        self.begun_value = state.begun
+        self.body = json.loads(json.dumps(state.body)) if state.body is not None else None
+
+    def freeze(self) -> ParserState:
+        return replace(
+            self.state,
+            mode=self.mode,
+            held=self.held,
+            lead=self.lead,
+            raw=self.raw,
+            call=self.call,
+            index=self.index,
+            closed=self.closed,
+            name=self.name,
+            call_id=self.call_id,
+            kept=self.kept,
+            captured=self.captured,
+            key=self.key,
+            count=self.count,
+            value=self.value,
+            begun=self.begun_value,
+            body=self.body,
+        )
+
+    def merged(self) -> list[ParseEvent]:
+        return merge(self.events) if len(self.events) > 1 else self.events
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, text: str, *, final: bool = False) -> None:
+        """Read text; with `final`, nothing is held back."""
+        text = self.held + text
+        self.held = ""
+        at = 0
+        while at < len(text):
+            here = self.table.modes[self.mode]
+            if here.mode.sink is Sink.BODY:
+                at = self._read_body(here, text, at, final=final)
+                continue
+            begin, end, literal = here.find(text, at, final=final)
+            if begin > at:
+                before = self.mode
+                stopped = self._plain(here, text, at, begin)
+                if stopped < begin or self.mode != before:
+                    at = stopped
+                    continue
+            if literal is None:
+                self.held = text[begin:end]
+                return
+            go = here.text[literal]
+            self._apply(literal, go)
+            at = begin if Emit.READ in go.emits else end
+
+    def read_token(self, token: AddedToken) -> None:
+        """Read an added token: a marker here, or a hidden token, or text like any other."""
+        here = self.table.modes[self.mode]
+        go = here.ids.get(token.token_id)
+        if go is not None:
+            self.read("", final=True)
+            if self.mode in self.table.modes and self.table.modes[self.mode] is not here:
+                here = self.table.modes[self.mode]
+                go = here.ids.get(token.token_id)
+        if here.mode.sink is Sink.BODY:
+            if go is not None and self.body is not None and not self._style(here).begun(self.body):
+                self._apply(token.text, go)
+                return
+            # A marker inside a string is data, whoever spelled it; elsewhere no body goes on with one.
+            if token.token_id in self.parser.marker_ids and not self._in_string(here):
+                self._fail()
+                if token.token_id in self.table.modes[self.mode].ids:
+                    self.read_token(token)
+                else:
+                    self.read(token.text)
+                return
+        elif go is not None:
+            self._apply(token.text, go)
+            return
+        marker = token.token_id in self.parser.marker_ids and self.state.table != "plain"
+        if token.special and self.state.skip_special and not marker and token.text not in self.parser.inner:
+            return
+        self.read(token.text)
+
+    def end_of_output(self, *, cut: bool) -> None:
+        """Nothing follows; `cut` says that the model had not finished."""
+        if self.held:
+            self.read("", final=True)
+        here = self.table.modes[self.mode]
+        if here.mode.sink is Sink.BODY and self.body is not None and self._style(here).whole(self.body):
+            self.call, self.raw = 0, ""
+        if self.call:
+            probe = here.mode.sink is Sink.BODY and self.call == 1 and self.mode == self.table.answer
+            unsure = probe and (self.body is None or not self._style(here).sure(self.body))
+            if not cut or unsure:
+                self._fail()
+            return
+        if here.mode.sink in _MARKUP:
+            # A header that never ended was text; a gap, or a marker that nothing followed, says nothing.
+            if self.captured:
+                self._fail()
+            return
+        if here.mode.sink is Sink.REASONING and self.captured and self.state.reasoning:
+            self.events.append(Reasoning(self.captured))
+        self.captured = ""
+        if self.lead and not self.closed:
+            self._text(self.lead)
+        self.lead = None
+
+    # ---- plain text ----------------------------------------------------------------------------------------------
+
+    def _plain(self, here: Live, text: str, at: int, end: int) -> int:
+        """Take the text up to `end` as the mode says; returns where reading goes on."""
+        sink = here.mode.sink
+        plain = text[at:end] if at or end < len(text) else text
+        if sink is Sink.TEXT:
+            self._content(plain)
+        elif sink is Sink.REASONING:
+            self._reason(here, plain)
+        elif sink is Sink.GAP:
+            if self.raw and _WORD.search(plain):
+                self.lead = self.raw + (self.lead or "")
+                self.raw = ""
+            self._content(plain)
+        elif sink is Sink.SKIP:
+            word = _WORD.search(text, at, end)
+            skipped = word.start() if word else end
+            self._keep_raw(text[at:skipped])
+            if word:
+                self._fail()
+            return skipped
+        elif sink is Sink.DROP:
+            self._keep_raw(plain)
+        elif sink is Sink.VALUE:
+            self._value(here, plain)
+        else:
+            self.captured += plain
+            if len(self.captured) > MAX_CAPTURE:
+                self._fail()
+        return end
+
+    def _content(self, plain: str) -> None:
+        if self.lead is None:
+            self.events.append(Text(plain))
+            return
+        word = _WORD.search(plain)
+        if word is None and len(self.lead) + len(plain) <= MAX_LEAD:
+            self.lead += plain
+            return
+        self.events.append(Text(self.lead + plain))
+        self.lead = None
+
+    def _reason(self, here: Live, plain: str) -> None:
+        if here.mode.style == "trimmed":
+            plain = self.captured + plain
+            kept = plain.rstrip()
+            kept = plain[: max(len(kept), len(plain) - MAX_LEAD)]
+            self.captured = plain[len(kept) :]
+            plain = kept
+        if plain and self.state.reasoning:
+            self.events.append(Reasoning(plain))
+
+    def _text(self, text: str) -> None:
+        if text:
+            self.events.append(Text(text))
+
+    def _keep_raw(self, text: str) -> None:
+        if self.call < 2 or self.state.complete:
+            self.raw += text
+
+    # ---- markers -------------------------------------------------------------------------------------------------
+
+    def _apply(self, literal: str, go: Go) -> None:
+        here = self.table.modes[self.mode].mode
+        there = self.table.modes[go.to].mode
+        opened = bool(self.raw)
+        if here.sink not in _MARKUP and there.sink in _MARKUP:
+            self.raw, opened = self.lead or "", True
+            self.lead = ""
+        elif here.sink is Sink.GAP:
+            self.raw += (self.lead or "") if opened else ""
+            self.lead = ""
+        if here.sink is Sink.REASONING and there.sink is not Sink.REASONING:
+            self.captured = ""
+        # What closes a call says nothing to anybody, nor does what leads to the answer; what opens a call is text if
+        # none follows.
+        closes = here.sink is Sink.GAP and there.sink is Sink.GAP and not opened
+        answers = not self.call and go.to == self.table.answer and Emit.CALL not in go.emits
+        if (there.sink in _MARKUP or self.call) and not (closes or answers or Emit.KEEP in go.emits):
+            self._keep_raw(self._pending() + ("" if Emit.READ in go.emits else literal))
+        if here.sink in (Sink.NAME, Sink.ID, Sink.KEY):
+            self._captured(here)
+        elif here.sink is Sink.VALUE:
+            self._close_value(here)
+        self.mode = go.to
+        for emit in go.emits:
+            if emit is Emit.CALL:
+                if self.call == 2:
+                    self._abandon()
+                    self.raw = literal
+                self.call, self.name, self.call_id, self.count = 1, "", None, 0
+            elif emit is Emit.BEGIN:
+                if not self._begin():
+                    return
+            elif emit is Emit.END:
+                if self.call == 1 and not self._begin():
+                    return
+                self._end()
+            elif emit is Emit.KEEP:
+                self._kept(literal, there)
+            elif emit is not Emit.READ:
+                self.value = "s" if emit is Emit.STRING else "j"
+        self._enter(go.to)
+
+    def _kept(self, literal: str, there: Mode) -> None:
+        if there.sink is Sink.REASONING:
+            self._reason(self.table.modes[REASONING], literal)
+        else:
+            self._content(literal)
+
+    def _pending(self) -> str:
+        return self.captured if self.table.modes[self.mode].mode.sink in (Sink.NAME, Sink.ID, Sink.KEY) else ""
+
+    def _enter(self, mode: str) -> None:
+        """Set up what the mode reads into."""
+        there = self.table.modes[mode]
+        sink = there.mode.sink
+        if sink is Sink.BODY:
+            self.body = self._style(there).begin(self.state.forced_name)
+            if self.call == 0:
+                self.call = 1
+                self.raw += self.lead or ""
+                self.lead = ""
+        elif sink is Sink.GAP:
+            self.lead = ""
+        elif sink is Sink.VALUE:
+            self._open_value()
+        elif sink is Sink.TEXT:
+            if self.call:
+                self._abandon()
+            self.raw = ""
+
+    # ---- calls ---------------------------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        return self.call == 2
+
+    def _shown(self) -> bool:
+        return self.state.parallel or self.index == 0
+
+    def _captured(self, here: Mode) -> None:
+        text, call_id = arguments.NAMES[here.style](self.captured)
+        self.captured = ""
+        if here.sink is Sink.NAME:
+            self.name = text
+            self.call_id = call_id or self.call_id
+        elif here.sink is Sink.ID:
+            self.call_id = text or None
+        else:
+            self.key = text
+
+    def _begin(self) -> bool:
+        if not self.name:
+            self._fail()
+            return False
+        self.begin(self.name, self.call_id)
+        return True
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        """The call's name is known."""
+        name = name.strip()
+        self.name = name
+        if call_id is None and self.parser.format.call_ids == "kimi":
+            call_id = f"functions.{name}:{self.state.history + self.index}"
+        self.call_id, self.call, self.kept, self.count = call_id, 2, "", 0
+        if not self.state.complete:
+            self.raw = ""
+            if self._shown():
+                self.events.append(CallStart(self.index, name, call_id))
+
+    def argue(self, fragment: str) -> None:
+        """The next fragment of the call's arguments."""
+        if self.state.complete:
+            self.kept += fragment
+            return
+        self.raw = ""
+        if fragment and self._shown():
+            self.events.append(CallArguments(self.index, fragment))
+
+    def schema_of(self, key: str) -> Any:
+        """The schema of the open call's argument."""
+        return self.state.types.get(self.name, {}).get(key)
+
+    def _end(self) -> None:
+        """The call is whole."""
+        self.argue("}" if self.count else "{}")
+        self._close()
+
+    def _close(self) -> None:
+        if self._shown():
+            if self.state.complete:
+                self.events.append(CallStart(self.index, self.name, self.call_id))
+                self.events.append(CallArguments(self.index, self.kept))
+            self.events.append(CallEnd(self.index))
+            self.closed += 1
+        self.index += 1
+        self._forget()
+
+    def _forget(self) -> None:
+        self.call, self.raw, self.kept, self.name, self.call_id, self.count = 0, "", "", "", None, 0
+        self.key, self.value, self.captured, self.body, self.lead = None, "", "", None, ""
+
+    def _abandon(self) -> None:
+        """Markup ended without a call being whole: what the client has not seen of it is text."""
+        body = self.table.modes[self.mode].mode
+        unseen = self.raw
+        if self.call == 2 and not self.state.complete:
+            self.index += 1
+            unseen += self.captured
+            if self.body is not None and body.sink is Sink.BODY:
+                unseen += arguments.BODIES[body.style].held(self.body)
+        elif not self.state.complete or self.call < 2:
+            unseen += self.captured
+        self._forget()
+        self._text(unseen)
+
+    def _fail(self) -> None:
+        """This is no call after all: its markup is text, and so is what follows."""
+        self._abandon()
+        self.mode = CONTENT
+        self.lead = None
+
+    # ---- bodies --------------------------------------------------------------------------------------------------
+
+    def _style(self, here: Live) -> Body:
+        return arguments.BODIES[here.mode.style]
+
+    def _in_string(self, here: Live) -> bool:
+        return self.body is not None and self._style(here).in_string(self.body)
+
+    def _read_body(self, here: Live, text: str, at: int, *, final: bool) -> int:
+        if self.body is None:
+            self._enter(self.mode)
+        body = self.body if self.body is not None else {}
+        style = self._style(here)
+        if here.pattern is not None and not style.begun(body):
+            word = _WORD.search(text, at)
+            if word is None:
+                self._keep_raw(text[at:])
+                return len(text)
+            begin, end, literal = here.find(text, word.start(), final=final)
+            if begin == word.start() and literal is not None:
+                self._keep_raw(text[at:begin])
+                self._apply(literal, here.text[literal])
+                return end
+            if begin == word.start() and not final:
+                self._keep_raw(text[at:begin])
+                self.held = text[begin:end]
+                return len(text)
+        stopped, status = style.feed(body, text, at, self)
+        self._keep_raw(text[at:stopped])
+        if status is Status.FAIL:
+            self._fail()
+        elif status is not Status.MORE:
+            if self.call == 2:
+                self._close()
+            rest = self.raw if self.call == 1 and self.raw.isspace() else ""
+            self.call, self.raw = 0, ""
+            if status is Status.CALL:
+                self.body, self.call = body, 1
+            else:
+                self.mode = here.mode.then
+                self.body = None
+                self._enter(self.mode)
+                self.lead = rest
+        return stopped
+
+    # ---- values --------------------------------------------------------------------------------------------------
+
+    def _open_value(self) -> None:
+        if not self.value:
+            typed = self.key is not None and self.key in self.state.types.get(self.name, ())
+            self.value = "t" if typed else "s"
+        self.captured = ""
+        self.begun_value = False
+        opening = "{" if self.count == 0 else ", "
+        self.argue(f"{opening}{json.dumps(self.key or '', ensure_ascii=False)}: ")
+        self.count += 1
+        if self.value == "s":
+            self.argue('"')
+
+    def _value(self, here: Live, plain: str) -> None:
+        if self.state.complete:
+            self.raw += plain
+        if self.value != "s":
+            self.captured += plain
+            return
+        framing = arguments.VALUES[here.mode.style]
+        plain = self.captured + plain
+        self.captured = ""
+        if not framing:
+            self._quote(plain)
+            return
+        if not self.begun_value:
+            if framing == "\n":
+                plain = plain.removeprefix("\n")
+                self.begun_value = True
+            else:
+                plain = plain.lstrip(framing)
+                self.begun_value = bool(plain)
+        body = plain.removesuffix("\n") if framing == "\n" else plain.rstrip(framing)
+        body = plain[: max(len(body), len(plain) - MAX_LEAD)]
+        self.captured = plain[len(body) :]
+        self._quote(body)
+
+    def _quote(self, text: str) -> None:
+        if text:
+            self.argue(json.dumps(text, ensure_ascii=False)[1:-1])
+
+    def _close_value(self, here: Mode) -> None:
+        if self.value == "s":
+            self.argue('"')
+        else:
+            framing = arguments.VALUES[here.style]
+            text = self.captured
+            if framing == "\n":
+                text = text.removeprefix("\n").removesuffix("\n")
+            else:
+                text = text.strip(framing) if framing else text
+            if self.value == "j":
+                self.argue(arguments.json_or_string(text))
+            else:
+                types = tuple(self.state.types.get(self.name, {}).get(self.key or "", ()))
+                self.argue(arguments.typed_json(text, types))
+        self.value, self.captured, self.key = "", "", None
