@@ -40,7 +40,9 @@ class Admission:
                 continue  # submitting says so to the client
 
     def model(self, name: Any) -> ModelSettings:
-        """The settings of a served model, by name or alias."""
+        """The settings of a served model, by name or alias; the only one that is served if there is no name."""
+        if name is None and len(self._settings.models) == 1:
+            return self._settings.models[0]
         if not isinstance(name, str) or not name:
             raise InvalidRequest("model: name a served model", param="model")
         model = self._settings.model_named(name)

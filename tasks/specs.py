@@ -60,5 +60,13 @@ class Endpoint:
 
 ENDPOINTS: Final[dict[str, Endpoint]] = {
     endpoint.path: endpoint
-    for endpoint in (Endpoint("/v1/chat/completions", "openai_chat", (RENDER, GENERATE, DERENDER)),)
+    for endpoint in (
+        Endpoint("/v1/chat/completions", "openai_chat", (RENDER, GENERATE, DERENDER)),
+        Endpoint("/v1/chat/completions/render", "openai_chat", (RENDER,)),
+        Endpoint("/v1/completions/render", "openai_completions", (RENDER,)),
+        Endpoint("/v1/responses/render", "openai_responses", (RENDER,)),
+        Endpoint("/v1/messages/render", "anthropic", (RENDER,)),
+        Endpoint("/tokenize", "tokenize", (RENDER,)),
+        Endpoint("/detokenize", "detokenize", (RENDER,)),
+    )
 }

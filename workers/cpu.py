@@ -10,63 +10,49 @@ import json
 
 from tasks.app import cpu_queues, create_app
 from tasks.protocol.base import compact_json
-from tasks.protocol.derender import DerenderContext, context_from_json, context_to_json
-from tasks.protocol.generate import TokenIds, chunk_from_json, pack_token_ids, unpack_token_ids
+from tasks.protocol.derender import context_from_json, context_to_json
+from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
-from tasks.specs import DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER_TASK
+from tasks.specs import DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
-from workers.catalog import Catalog, ModelProfile
+from workers.catalog import Catalog
 from workers.following import Followers
-from workers.parsing.spec import REASONING
-from workers.rendering.requests import EngineFacts, resolve_request
+from workers.prompts import prepare
+from workers.render_answers import RENDER_ANSWERS
 from workers.runtime import Runtime, bind, serve
-from workers.surfaces.base import load_surface
 
 
 def render(claim: Claim) -> Commit:
     """A client's body to prompt token ids, sampling parameters, and what derendering must know."""
     job = claim.job
+    endpoint = ENDPOINTS[job.endpoint]
     profile = catalog.get(job.model)
-    surface = ENDPOINTS[job.endpoint].surface
-    request = load_surface(surface).read(json.loads(claim.payloads["request"]))
-    conversation = load_surface(surface).converse(request)
-    rendered = profile.renderer.render(conversation)
+    body = json.loads(claim.payloads["request"])
+    if endpoint.stages == (RENDER,):
+        answer = compact_json(RENDER_ANSWERS[endpoint.surface](profile, body, job.id))
+        return Commit(events=[event_line("r", answer)], done=True, status=Status.SUCCEEDED)
+    prepared = prepare(profile, endpoint.surface, body)
+    (prompt,) = prepared.prompts
     context = derendering.describe(
         profile,
-        surface,
-        request,
+        endpoint.surface,
+        prepared.request,
         response_id=f"chatcmpl-{job.id.removeprefix('job_')}",
         created=int(job.created_at),
-        prompt_token_ids=rendered.token_ids,
+        prompt_token_ids=prompt.token_ids,
+        prompt_text=prompt.text,
     )
-    facts = EngineFacts(
-        max_model_len=profile.max_model_len,
-        generation_defaults=profile.generation_defaults,
-        default_template_arguments=profile.settings.default_template_arguments,
-        tool_parser=profile.settings.tool_parser,
-        reasoning_parser=profile.settings.reasoning_parser,
-        forced=profile.parser.format.forced,
-    )
-    ended = _reasoning_ended(profile, context, rendered.token_ids)
-    generate = resolve_request(conversation, rendered, facts, reasoning_ended=ended)
     return Commit(
         payloads={
-            "prompt": pack_token_ids(rendered.token_ids),
-            "generate": compact_json(generate),
+            "prompt": pack_token_ids(prompt.token_ids),
+            "generate": compact_json(prompt.fields),
             "context": compact_json(context_to_json(context)),
         },
-        prompt_tokens=len(rendered.token_ids),
+        prompt_tokens=len(prompt.token_ids),
         done=True,
         messages=runtime.pipeline.next_messages(job, claim.stage),
     )
-
-
-def _reasoning_ended(profile: ModelProfile, context: DerenderContext, prompt_token_ids: TokenIds) -> bool | None:
-    """Whether the prompt itself closed the reasoning; None for a model that has none."""
-    if profile.settings.reasoning_parser is None:
-        return None
-    return derendering.start(profile, context, prompt_token_ids).choices[0].parse.mode != REASONING
 
 
 def derender(claim: Claim) -> Commit:

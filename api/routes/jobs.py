@@ -14,7 +14,7 @@ from api.errors import envelope_from
 from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.relay import relay_events
-from api.routes.openai import CHAT_EXAMPLE, ERRORS, check
+from api.routes.openai import CHAT_EXAMPLE, ERRORS, check, is_streamed
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
 from tasks.pipeline import Submission
 from tasks.protocol.base import WireModel, compact_json, invalid_request_from
@@ -101,7 +101,7 @@ async def submit(request: Request) -> Response:
             endpoint=endpoint.path,
             model=model,
             body=compact_json(wanted.body),
-            stream=bool(parsed.stream),
+            stream=is_streamed(endpoint, parsed),
             stages=endpoint.stages,
             job_class=wanted.job_class,
             detached=True,

@@ -17,10 +17,14 @@ from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
 from tasks.ids import new_id
 from tasks.pipeline import Submission
-from tasks.protocol.base import ErrorEnvelope, invalid_request_from
+from tasks.protocol.anthropic import MessagesRequest
+from tasks.protocol.base import ErrorEnvelope, WireModel, invalid_request_from
 from tasks.protocol.openai_chat import ChatCompletionRequest
+from tasks.protocol.openai_completions import CompletionRequest
 from tasks.protocol.openai_models import list_models
-from tasks.specs import ENDPOINTS, Endpoint
+from tasks.protocol.openai_responses import ResponsesRequest
+from tasks.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tasks.specs import DERENDER, ENDPOINTS, Endpoint
 from tasks.store import Entry
 
 router = APIRouter(dependencies=[Depends(require_key)], tags=["OpenAI"])
@@ -39,20 +43,33 @@ CHAT_EXAMPLE = {
     "temperature": 0,
     "max_tokens": 32,
 }
-REQUESTS = {CHAT.path: ChatCompletionRequest}
+REQUESTS: dict[str, type[WireModel]] = {
+    "openai_chat": ChatCompletionRequest,
+    "openai_completions": CompletionRequest,
+    "openai_responses": ResponsesRequest,
+    "anthropic": MessagesRequest,
+    "tokenize": TokenizeRequest,
+    "detokenize": DetokenizeRequest,
+}
+"""What a surface's bodies must be, as far as that can be said without a tokenizer."""
 
 
 def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[str, Any]:
     """Everything that can be said against a request without its tokenizer; returns the model's name and the request."""
     model = process.admission.model(body.get("model"))
     try:
-        request = REQUESTS[endpoint.path].model_validate(body)
+        request: Any = REQUESTS[endpoint.surface].model_validate(body)
     except ValidationError as error:
         raise invalid_request_from(error) from error
     most = process.settings.limits.max_choices
-    if (request.n or 1) > most:
+    if (getattr(request, "n", None) or 1) > most:
         raise InvalidRequest(f"n must be at most {most}", param="n")
     return model.name, request
+
+
+def is_streamed(endpoint: Endpoint, request: Any) -> bool:
+    """Whether the answer comes in chunks; a route that ends with render only passes `stream` on."""
+    return DERENDER in endpoint.stages and bool(request.stream)
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
@@ -61,20 +78,21 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
     raw = await read_body(request, process.settings.limits.max_body_bytes)
     model, parsed = check(process, endpoint, json_object_from(raw))
     process.admission.require_workers(endpoint.stages, model, "interactive")
+    stream = is_streamed(endpoint, parsed)
     job_id = new_id("job_")
     subscription = process.hub.subscribe(job_id)
     submission = Submission(
         endpoint=endpoint.path,
         model=model,
         body=raw,
-        stream=bool(parsed.stream),
+        stream=stream,
         stages=endpoint.stages,
         listener=process.hub.name,
         job_id=job_id,
     )
     try:
         await process.pipeline.submit(submission)
-        if not parsed.stream:
+        if not stream:
             return JSONResponse(await await_answer(request, subscription, process.pipeline))
         first = await _first_events(request, subscription)
     except BaseException:

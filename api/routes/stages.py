@@ -1,0 +1,50 @@
+"""A stage asked for on its own: render routes, as `vllm launch render` has them, and the tokenizer's two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from api.auth import require_key
+from api.openapi import body_schema
+from api.routes.openai import CHAT_EXAMPLE, ERRORS, REQUESTS, answer
+from tasks.specs import ENDPOINTS
+
+router = APIRouter(dependencies=[Depends(require_key)], tags=["Stages"])
+
+_TEXT = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 16}
+_ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
+    "/v1/chat/completions/render": ("A chat as the GenerateRequest that its generate stage would get.", CHAT_EXAMPLE),
+    "/v1/completions/render": ("A completion as a list of GenerateRequests, one for each prompt.", _TEXT),
+    "/v1/responses/render": (
+        "A response's request, with its history inline, as a GenerateRequest.",
+        {"model": "smollm2", "input": "Name three animals.", "max_output_tokens": 32},
+    ),
+    "/v1/messages/render": (
+        "An Anthropic message's request as a GenerateRequest.",
+        {"model": "smollm2", "max_tokens": 32, "messages": [{"role": "user", "content": "Name three animals."}]},
+    ),
+    "/tokenize": ("A text, or a chat, as token ids.", {"model": "smollm2", "prompt": "Once upon a time"}),
+    "/detokenize": ("Token ids as text.", {"model": "smollm2", "tokens": [504, 2365]}),
+}
+
+
+def _add(path: str, summary: str, example: dict[str, Any]) -> None:
+    endpoint = ENDPOINTS[path]
+
+    async def handle(request: Request) -> Response:
+        return await answer(request, endpoint)
+
+    router.post(
+        path,
+        name=path.strip("/").replace("/", "_"),
+        description=summary,
+        responses=ERRORS,
+        openapi_extra=body_schema(REQUESTS[endpoint.surface], example),
+    )(handle)
+
+
+for _path, (_summary, _example) in _ROUTES.items():
+    _add(_path, _summary, _example)
