@@ -20,6 +20,7 @@ from workers.text.tokenizer import Tokenizer
 RENDERERS = {
     "deepseek_v32": "workers.rendering.deepseek_v32:DeepSeekV32Renderer",
     "deepseek_v4": "workers.rendering.deepseek_v4:DeepSeekV4Renderer",
+    "harmony": "workers.rendering.harmony:HarmonyRenderer",
     "jinja": "workers.rendering.jinja:JinjaRenderer",
 }
 """Renderers by the name that a model's settings give; `module:ATTR` takes (LoadedTokenizer, RenderSettings)."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject, Prompt
 from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER
+from workers.rendering.harmony_tags import tag_answer
 from workers.rendering.structural_tags import build_tag
 
 Forced = Literal["native", "json"]
@@ -19,7 +20,11 @@ KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
 def resolve_constraint(
-    conversation: Conversation, *, tool_parser: str | None = None, forced: Forced = "native"
+    conversation: Conversation,
+    *,
+    tool_parser: str | None = None,
+    forced: Forced = "native",
+    harmony: bool = False,
 ) -> JsonObject | None:
     """`structured_outputs` for the engine's sampling parameters; None leaves the output free.
 
@@ -28,6 +33,8 @@ def resolve_constraint(
     the alternative to calling. Raises InvalidRequest for a choice of a tool that is not there.
     """
     asked = format_constraint(conversation)
+    if harmony and asked is not None and (content := _as_format(asked)) is not None:
+        asked = {"structural_tag": json.dumps(tag_answer(content))}
     choice = conversation.tool_choice
     if tool_parser is None or not conversation.tools or choice in (None, "none"):
         return asked

@@ -20,6 +20,7 @@ FAMILY_OF_PARSER: dict[str, str] = {
     "longcat": "longcat",
     "mimo": "mimo",
     "minimax_m2": "minimax",
+    "openai": "harmony",
     "plamo3": "plamo3",
     "qwen3_coder": "qwen_3_coder",
     "qwen3_json": "hermes",
@@ -30,6 +31,12 @@ FAMILY_OF_PARSER: dict[str, str] = {
 
 ALWAYS_CONSTRAINED = frozenset({"glm45", "glm47"})
 """Tool parsers whose calls are held to their form in every request with tools, strict or not."""
+
+
+def speaks_harmony(*, tool_parser: str | None = None, reasoning_parser: str | None = None) -> bool:
+    """Whether the model's answers are messages in channels, as gpt-oss writes them."""
+    return tool_parser == "openai" or reasoning_parser == "openai_gptoss"
+
 
 _KEEPING_REASONING = frozenset(
     ("deepseek_v4", "deepseek_v41", "gemma4", "glm45", "glm47", "granite_thinking_parser", "inkling", "kimi_k2")

@@ -21,7 +21,7 @@ from workers.rendering.constraints import (
     format_constraint,
     resolve_constraint,
 )
-from workers.rendering.families import keeps_special_tokens
+from workers.rendering.families import keeps_special_tokens, speaks_harmony
 from workers.rendering.tools import template_tools
 
 _NEUTRAL: dict[str, float] = {
@@ -65,7 +65,8 @@ def resolve_request(
     `reasoning_ended` says whether the prompt itself closed the reasoning; None where the model has none.
     """
     check_choice(conversation, tool_parser=facts.tool_parser)
-    constraint = resolve_constraint(conversation, tool_parser=facts.tool_parser, forced=facts.forced)
+    harmony = speaks_harmony(tool_parser=facts.tool_parser, reasoning_parser=facts.reasoning_parser)
+    constraint = resolve_constraint(conversation, tool_parser=facts.tool_parser, forced=facts.forced, harmony=harmony)
     kept = keeps_special_tokens(conversation, tool_parser=facts.tool_parser, reasoning_parser=facts.reasoning_parser)
     arguments = template_arguments(conversation, facts.default_template_arguments)
     out: JsonObject = {
@@ -76,7 +77,7 @@ def resolve_request(
             "tool_choice": conversation.tool_choice,
             "parallel_tool_calls": conversation.parallel_tool_calls,
             "include_reasoning": conversation.include_reasoning,
-            "chat_template_kwargs": arguments,
+            "chat_template_kwargs": {} if harmony else arguments,
             "history_tool_call_cnt": count_tool_calls(conversation),
         },
     }

@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tasks.protocol.conversation import JsonObject
+from workers.rendering.harmony_tags import tag_calls
 
 Choice = Literal["auto", "required", "named"]
+HARMONY = "harmony"
+"""The family whose calls are messages and no markup."""
 
 _THINK = ("<think>", "</think>")
 
@@ -154,6 +157,9 @@ def build_tag(family: str, tools: Sequence[JsonObject], choice: Choice, *, singl
 
     Each tool's `function.strict` decides whether its arguments are held to its schema. `single` allows one call.
     """
+    if family == HARMONY:
+        arguments = [(tool["function"]["name"], _schema(_held_to(tool["function"]))) for tool in tools]
+        return tag_calls(arguments, may_answer=choice == "auto")
     tags = FAMILIES[family]
     calls = [tag for tool in tools for tag in _call(tags, tool["function"])]
     if tags.shallow and not all(tool["function"].get("strict") is True for tool in tools):
@@ -214,15 +220,19 @@ def _joined(tags: CallTags, call: JsonObject) -> JsonObject:
 
 
 def _call(tags: CallTags, function: JsonObject) -> list[JsonObject]:
-    strict = function.get("strict") is True
-    schema = function["parameters"] if strict and function.get("parameters") is not None else True
-    content: JsonObject = _schema(schema, tags.style)
-    if tags.shallow and not strict:
+    content: JsonObject = _schema(_held_to(function), tags.style)
+    if tags.shallow and function.get("strict") is not True:
         content = _shallow(function)
     if tags.numbered is not None:
         number = {"type": "regex", "pattern": r"\d+"}
         content = {"type": "sequence", "elements": [number, _const(tags.numbered), content]}
     return [_tag(begin.replace("NAME", function["name"]), content, end) for begin, end in tags.calls]
+
+
+def _held_to(function: JsonObject) -> Any:
+    """The schema that the arguments are held to: the tool's own if it is strict."""
+    parameters = function.get("parameters")
+    return parameters if function.get("strict") is True and parameters is not None else True
 
 
 def _tag(begin: str, content: JsonObject, end: str | list[str]) -> JsonObject:

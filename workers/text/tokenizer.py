@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +39,7 @@ class Tokenizer:
 
     def __init__(self, backend: Backend, info: TokenizerInfo | None = None) -> None:
         self._backend = backend
+        self._lock = threading.Lock()
         self.info = info or TokenizerInfo()
         self.table = TokenTable(backend)
         """What each token id contributes to a text."""
@@ -88,6 +90,15 @@ class Tokenizer:
         """The token ids of a text."""
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
+
+    def encode_as_text(self, text: str) -> list[int]:
+        """The token ids of a text in which nothing is a special token, whatever it looks like."""
+        with self._lock:
+            self._backend.encode_special_tokens = True
+            try:
+                return self.encode(text)
+            finally:
+                self._backend.encode_special_tokens = False
 
     def encode_with_offsets(
         self, text: str, *, add_special_tokens: bool = False, keep_last: int | None = None

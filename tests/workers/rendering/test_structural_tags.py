@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER
-from workers.rendering.structural_tags import FAMILIES, build_tag
+from workers.rendering.structural_tags import FAMILIES, HARMONY, build_tag
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 TOOLS = [
@@ -89,5 +89,5 @@ def test_loose_tools_of_a_shallow_family_keep_their_keys():
 
 
 def test_parsers_name_families_that_there_are():
-    assert set(FAMILY_OF_PARSER.values()) == set(FAMILIES)
+    assert set(FAMILY_OF_PARSER.values()) == {*FAMILIES, HARMONY}
     assert set(FAMILY_OF_PARSER) >= ALWAYS_CONSTRAINED
