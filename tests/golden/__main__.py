@@ -89,6 +89,13 @@ def tool_cases(name: str, family: Tools) -> Iterator[dict[str, Any]]:
     if family.malformed:
         broken = family.malformed + " and on."
         yield case("malformed", broken, [["text", broken]])
+    if name == "mistral":
+        newer = '[TOOL_CALLS]get_weather{"city": "Oslo"}[TOOL_CALLS]ping{}'
+        yield case("two calls as v11 writes them", newer, meant(OSLO, PING))
+        newest = '[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo"}[TOOL_CALLS]ping[ARGS]{}'
+        events = meant(OSLO, PING)
+        events[0].append("a1b2c3d4e")
+        yield case("two calls as v13 writes them", newest, events)
     both = family.write([OSLO, PING])
     yield case("one call allowed", both, meant(OSLO), parallel_tool_calls=False)
     if not opens and name != "inkling":

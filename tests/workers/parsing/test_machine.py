@@ -201,6 +201,78 @@ def test_raw_control_characters_in_json_become_escapes() -> None:
     assert events[1] == CallArguments(0, '{"s": "a\\nb"}')
 
 
+CALLED = [CallStart(0, "f"), CallArguments(0, '{"s": "x"}'), CallEnd(0)]
+
+
+@pytest.mark.parametrize(
+    ("tools", "reasoning", "text"),
+    [
+        (
+            "openai",
+            "openai_gptoss",
+            (
+                "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Hi<|end|>"
+                "<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>"
+                '{"s": "x"}<|call|>'
+            ),
+        ),
+        (
+            "muse",
+            "muse",
+            (
+                " to=self<|message|>hm<|eom|><|start|>assistant to=commentary<|message|>Hi<|eom|><|start|>assistant to=f"
+                '<|message|><atem:function_calls><atem:invoke name="f"><atem:parameter name="s">x</atem:parameter>'
+                "</atem:invoke></atem:function_calls><|eom|>"
+            ),
+        ),
+        (
+            "inkling",
+            "inkling",
+            (
+                "<|content_thinking|>hm<|end_message|><|message_model|><|content_text|>Hi<|end_message|><|message_model|>"
+                '<|content_invoke_tool_json|>{"name": "f", "args": {"s": "x"}}<|end_message|>'
+            ),
+        ),
+        (
+            "kimi_k3",
+            "kimi_k3",
+            (
+                "hm<|close|>think<|sep|><|open|>response<|sep|>Hi<|close|>response<|sep|><|open|>tools<|sep|>"
+                '<|open|>call tool="f" index="1"<|sep|><|open|>argument key="s" type="string"<|sep|>x'
+                "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
+            ),
+        ),
+        (
+            "gemma4",
+            "gemma4",
+            '<|channel>thought\nhm\n<channel|>Hi<|tool_call>call:f{s:<|"|>x<|"|>}<tool_call|>',
+        ),
+        (
+            "deepseek_v4",
+            "deepseek_v4",
+            (
+                'hm</think>Hi<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="s" string="true">x'
+                "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+            ),
+        ),
+        ("mistral", "mistral", '[THINK]hm[/THINK]Hi[TOOL_CALLS]f[ARGS]{"s": "x"}'),
+        ("pythonic", "deepseek_r1", 'hm</think>Hi [f(s="x")]'),
+        ("pythonic", "deepseek_r1", 'hm</think>[f(s="x")]'),
+    ],
+)
+def test_reasoning_text_and_calls_of_one_answer(tools: str, reasoning: str, text: str) -> None:
+    parser = bind(load_format(tools, reasoning), {})
+    for pieces in ([text], list(text)):
+        events, _ = read(parser, *pieces)
+        if "Hi [" in text:
+            # What does not begin as a call is text to its end.
+            assert events == [Reasoning("hm"), Text('Hi [f(s="x")]')]
+        elif "Hi" in text:
+            assert events == [Reasoning("hm"), Text("Hi"), *CALLED]
+        else:
+            assert events == [Reasoning("hm"), *CALLED]
+
+
 @pytest.mark.parametrize(("name", "quote"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
 def test_a_bodys_own_punctuation_is_not_hidden(name: str, quote: str) -> None:
     table = load_format(name, None)
