@@ -134,6 +134,32 @@ THINKING_OFF = ("enable_thinking", "thinking")
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_no_word_for_the_reader_is_lost(pair: Pair) -> None:
+    """Before, between and after calls, good ones and bad: each word comes out once, and in order."""
+    table = _format(pair)
+    parser = bind(table, {})
+    rng = random.Random(f"words {pair}")
+    for _ in range(WALKS):
+        words: list[str] = []
+        text = "".join(walks.draw(table, rng, 14, words))
+        events, _ = parse(parser, context(tool_arguments="complete"), [], [text], "stop")
+        said = " ".join(_said(event) for event in events)
+        places = [said.find(word) for word in words]
+        assert -1 not in places, (text, events)
+        assert places == sorted(places), (text, events)
+        assert all(said.count(word) == 1 for word in words), (text, events)
+
+
+def _said(event: ParseEvent) -> str:
+    """All that an event says; what a body that never ends swallows is said as an argument or a name."""
+    if isinstance(event, Text | Reasoning):
+        return event.text
+    if isinstance(event, CallArguments):
+        return event.fragment
+    return event.name if isinstance(event, CallStart) else ""
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_the_state_does_not_grow_with_the_output(pair: Pair) -> None:
     table = _format(pair)
     parser = bind(table, {})

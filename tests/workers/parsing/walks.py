@@ -55,11 +55,14 @@ VALUES = [
 ]
 
 
-def draw(table: Format, rng: random.Random, length: int = 10) -> list[str]:
-    """One output as alternating plain texts and markers; markers are whole items."""
+def draw(table: Format, rng: random.Random, length: int = 10, words: list[str] | None = None) -> list[str]:
+    """One output as alternating plain texts and markers; markers are whole items.
+
+    words: filled with the words that were written for the reader; each is then a new one.
+    """
     modes = table.all_modes
     every = sorted(set(table.markers.values()))
-    mode = rng.choice([table.start, table.answer])
+    mode = table.start if words is not None else rng.choice([table.start, table.answer])
     parts: list[str] = []
     for _ in range(rng.randint(0, length)):
         sink = modes[mode].sink
@@ -87,13 +90,18 @@ def draw(table: Format, rng: random.Random, length: int = 10) -> list[str]:
             continue
         pool = {Sink.NAME: NAMES, Sink.KEY: KEYS, Sink.VALUE: VALUES}.get(sink, WORDS)
         word = rng.choice(pool)
+        if words is not None and sink in (Sink.TEXT, Sink.REASONING):
+            word = f" word{len(words)}. "
+            words.append(word.strip())
+            parts.append(word)
+            continue
         if rng.random() < 0.1 and every:
             literal = rng.choice(every)
             word = literal[: rng.randint(1, len(literal))]
         if sink in (Sink.SKIP, Sink.GAP) and rng.random() < 0.7:
             word = rng.choice(["", "\n", " "])
         parts.append(word)
-    if parts and rng.random() < 0.2:
+    if parts and rng.random() < 0.2 and words is None:
         parts[-1] = parts[-1][: rng.randint(0, len(parts[-1]))]
     return [part for part in parts if part]
 
