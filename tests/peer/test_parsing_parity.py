@@ -1,0 +1,316 @@
+"""Parsing against the reference's derender, over the recorded cases: whole, and one token a chunk.
+
+Every family gets a tokenizer in which its markers are added tokens (Qwen's, if it is there, with the family's own
+markers added), so that the reference's parsers find what they look for. A difference is either a bug of ours or a row of
+`DIFFERENCES`, with its reason. `TOKENYARD_PARITY_STREAM=1` compares all cases one token a chunk as well, which takes the
+reference minutes; by default a few are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken as NewToken
+from tokenizers import Tokenizer
+
+from tests.workers.parsing.test_goldens import OFFERED, cases, meaning
+from workers.parsing import ParseContext, bind, finish, load_format, parse, start, step
+from workers.parsing.registry import REASONING, TOOLS
+from workers.text.pieces import AddedToken, Piece
+
+PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
+MODEL = Path(os.environ.get("TOKENYARD_PEER_TOKENIZER", "~/.cache/tiny-qwen3")).expanduser()
+DERENDER = "/v1/chat/completions/derender"
+STREAMED = {"one call", "text around a call", "marker text inside an argument", "reasoning and answer"}
+
+pytestmark = [
+    pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed"),
+    pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="there is no tokenizer to ask it with"),
+]
+
+REAL = Path(os.environ.get("TOKENYARD_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
+MODELS = {"openai": REAL / "gpt-oss", "openai_gptoss": REAL / "gpt-oss"}
+"""Names that the reference reads for their own models only."""
+
+WANTED: dict[str, str] = {
+    "marker text inside an argument": "a marker inside a string or a value is data; the reference ends the call there",
+    "text around a call": "text after a call reaches the client; the reference drops it",
+    "text after a call": "text after a call reaches the client; the reference drops it",
+    "truncated inside a call": "a call that max_tokens cut is no call; the reference completes it",
+    "malformed": "malformed markup comes out as text; the reference drops it",
+    "truncated in reasoning": "what was cut inside reasoning is reasoning; the reference says text (Granite)",
+    "nested arguments": "nested values keep their types; the reference reads strings only (FunctionGemma)",
+    "typed arguments": "values are typed as they are written; the reference reads strings only (FunctionGemma)",
+}
+"""Case → why we differ from the reference where we say what the recorded case says, which is the template's word."""
+
+HIDDEN = "no call allowed"
+"""Without calls, special tokens are hidden as the request says; the reference's derender shows or drops them with all else."""
+
+DIFFERENCES: dict[tuple[str, str], str] = {
+    (
+        "reasoning inkling",
+        "reasoning and answer",
+    ): "streamed, the reference leaves the block's closing marker in the text",
+}
+"""(kind and name, case) → why we differ there from the reference and from the recorded case."""
+
+UNASKED: dict[str, str] = {
+    **dict.fromkeys(
+        ("tools cohere_command3", "tools cohere_command4", "reasoning cohere_command3", "reasoning cohere_command4"),
+        "the reference needs a library for it that is not installed",
+    ),
+}
+"""Names that the reference cannot be asked about here, and why."""
+
+
+class Frontend:
+    """The reference's frontend as a process that answers line by line; started again when it dies."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, server: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [str(PEER / "bin/python"), str(Path(__file__).with_name("frontend.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "TIKTOKEN_ENCODINGS_BASE": str(REAL / "tiktoken")},
+                text=True,
+            )
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps({"server": server, "path": DERENDER, "body": body}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.process = None
+            return {"status": 0, "body": "the reference cannot be built with this"}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        if self.process and self.process.stdin and self.process.stdout:
+            self.process.stdin.close()
+            self.process.wait(30)
+            self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def frontend() -> Iterator[Frontend]:
+    asked = Frontend()
+    yield asked
+    asked.close()
+
+
+def tokenizer_of(kind: str, name: str, folder: Path) -> tuple[Tokenizer, dict[str, AddedToken]]:
+    """A tokenizer with the family's markers, written to a folder with a model's configuration."""
+    shutil.copytree(MODELS.get(name, MODEL), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if name in MODELS:
+        return tokenizer, _added(tokenizer)
+    table = load_format(name, None) if kind == "tools" else load_format(None, name)
+    wanted = {*table.markers.values(), *EXTRA.get(name, ())}
+    # Where the reference finds [ARGS] it reads only the newer form of Mistral's calls, and the recorded one is the older.
+    wanted -= {"[ARGS]", "[CALL_ID]"}
+    single = [text for text in sorted(wanted) if re.fullmatch(r"<[^<>\s\"'=]+>|\[/?[A-Z_]+\]|<\|\"\|>", text)]
+    tokenizer.add_special_tokens(
+        [NewToken(text, special=True, normalized=False) for text in single if tokenizer.token_to_id(text) is None]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("added_tokens_decoder", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return tokenizer, _added(tokenizer)
+
+
+def _added(tokenizer: Tokenizer) -> dict[str, AddedToken]:
+    found = tokenizer.get_added_tokens_decoder()
+    return {token.content: AddedToken(token_id, token.content, token.special) for token_id, token in found.items()}
+
+
+EXTRA: dict[str, tuple[str, ...]] = {
+    "internlm": ("<|action_start|>", "<|plugin|>", "<|action_end|>"),
+    "mistral": ("[THINK]", "[/THINK]"),
+    "llama3_json": ("<|python_tag|>",),
+    "llama4_json": ("<|python_tag|>",),
+    "poolside_v1": ("<assistant>",),
+    "gemma4": ('<|"|>', "<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"),
+    "ernie45": ("<think>", "</think>", "<response>", "</response>"),
+    "hy_v3": ("<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "hy_v4": ("<think>", "</think>"),
+    "kimi_k3": ("<|open|>", "<|close|>", "<|sep|>"),
+}
+
+
+def pieces_of(tokenizer: Tokenizer, added: dict[str, AddedToken], ids: list[int]) -> list[list[Piece]]:
+    """One chunk for each token; text that is not whole yet waits for the next."""
+    by_id = {token.token_id: token for token in added.values()}
+    chunks: list[list[Piece]] = []
+    held: list[int] = []
+    for token_id in ids:
+        if token_id in by_id:
+            chunks.append([by_id[token_id]])
+            continue
+        held.append(token_id)
+        text = tokenizer.decode(held, skip_special_tokens=False)
+        if text.endswith("\ufffd"):
+            chunks.append([])
+            continue
+        chunks.append([text])
+        held = []
+    return chunks
+
+
+def message_meaning(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        (call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    ]
+    return {"reasoning": message.get("reasoning") or "", "text": message.get("content") or "", "calls": calls}
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def our_meaning(events: list[list[Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {"reasoning": "", "text": "", "calls": []}
+    for event in events:
+        if event[0] == "call":
+            out["calls"].append((event[1], event[2]))
+        else:
+            out[event[0]] += event[1]
+    return out
+
+
+def reference_streamed(
+    frontend: Frontend, server: dict[str, Any], body: dict[str, Any], ids: list[int], reason: str
+) -> tuple[dict[str, Any], str] | None:
+    """The reference's deltas of one token a chunk, put together."""
+    out: dict[str, Any] = {"reasoning": "", "content": "", "tool_calls": []}
+    state: Any = None
+    finished = ""
+    for at, token_id in enumerate(ids):
+        last = at == len(ids) - 1
+        choice = {"index": 0, "token_ids": [token_id], "finish_reason": reason if last else None}
+        chunk = {"request_id": "r", "model": "m", "created": 1, "choices": [choice]}
+        asked = {**body, "stream": True, "generate_chunk": chunk}
+        if state is not None:
+            asked["stream_state"] = state
+        answer = frontend.ask(server, asked)
+        if answer["status"] != 200:
+            return None
+        state = answer["body"]["stream_state"]
+        for answered in (answer["body"].get("chunk") or {}).get("choices", ()):
+            delta = answered["delta"]
+            out["reasoning"] += delta.get("reasoning") or ""
+            out["content"] += delta.get("content") or ""
+            finished = answered.get("finish_reason") or finished
+            for call in delta.get("tool_calls") or ():
+                while len(out["tool_calls"]) <= call["index"]:
+                    out["tool_calls"].append({"function": {"name": "", "arguments": ""}})
+                function = out["tool_calls"][call["index"]]["function"]
+                given = call.get("function") or {}
+                function["name"] += given.get("name") or ""
+                function["arguments"] += given.get("arguments") or ""
+    return message_meaning(out), finished
+
+
+def differences(
+    frontend: Frontend, kind: str, name: str, folder: Path, streamed_cases: Container[str]
+) -> Iterator[tuple[Any, ...]]:
+    """(case, "whole" or "streamed", ours, the reference's) where they differ."""
+    tokenizer, added = tokenizer_of(kind, name, folder)
+    flag = "tool_call_parser" if kind == "tools" else "reasoning_parser"
+    server = {"model": str(folder), flag: name, "flags": ["--max-model-len", "8192"]}
+    table = load_format(name, None) if kind == "tools" else load_format(None, name)
+    parser = bind(table, {text: token.token_id for text, token in added.items()})
+    opening = "<|start|>assistant" if name in MODELS else "<|im_start|>assistant\n"
+    prompt = tokenizer.encode(opening, add_special_tokens=False).ids
+    for case in cases(kind, name):
+        given = case.get("context", {})
+        ids = tokenizer.encode(case["text"], add_special_tokens=False).ids
+        chat: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        if kind == "tools":
+            chat["tools"] = list(OFFERED)
+        for key in ("tool_choice", "parallel_tool_calls", "include_reasoning"):
+            if key in given:
+                chat[key] = given[key]
+        if "template_arguments" in given:
+            chat["chat_template_kwargs"] = given["template_arguments"]
+        body = {"model": "m", "prompt_token_ids": prompt, "prompt_tokens": len(prompt), "chat_request": chat}
+        choice = {"index": 0, "finish_reason": case["finish_reason"], "token_ids": ids}
+        response = {"request_id": "r", "model": "m", "created": 1, "choices": [choice]}
+        context = ParseContext.from_json({"tools": OFFERED if kind == "tools" else (), **given})
+        chunks = pieces_of(tokenizer, added, ids)
+        answer = frontend.ask(server, {**body, "generate_response": response})
+        if answer["status"] != 200:
+            yield case["case"], "whole", None, answer["body"]
+            if answer["status"] == 0:
+                return
+            continue
+        answered = answer["body"]["choices"][0]
+        theirs = (message_meaning(answered["message"]), answered["finish_reason"])
+        whole = ParseContext.from_json({**context.to_json(), "tool_arguments": "complete"})
+        events, reason = parse(
+            parser, whole, prompt, [piece for chunk in chunks for piece in chunk], case["finish_reason"]
+        )
+        ours = (our_meaning(meaning(events)), reason)
+        if ours != theirs:
+            yield case["case"], "whole", ours, theirs
+        if case["case"] not in streamed_cases:
+            continue
+        streamed = reference_streamed(frontend, server, body, ids, case["finish_reason"])
+        state, got = start(parser, context, prompt), []
+        for chunk in chunks:
+            state, more = step(parser, state, chunk)
+            got += more
+        rest, reason = finish(parser, state, case["finish_reason"])
+        ours = (our_meaning(meaning([*got, *rest])), reason)
+        if streamed is None or ours != streamed:
+            yield case["case"], "streamed", ours, streamed
+
+
+def spaced(meant: Any) -> Any:
+    """The same with white space compared loosely: when whole, the reference strips it around calls and reasoning."""
+    if not isinstance(meant, tuple):
+        return meant
+    said, reason = meant
+    return {**said, **{key: " ".join(said[key].split()) for key in ("text", "reasoning")}}, reason
+
+
+NAMED = [("tools", name) for name in sorted(TOOLS)] + [("reasoning", name) for name in sorted(REASONING)]
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMED)
+def test_the_reference_says_the_same_or_we_know_why_not(
+    frontend: Frontend, kind: str, name: str, tmp_path: Path
+) -> None:
+    called = f"{kind} {name}"
+    if called in UNASKED:
+        pytest.skip(UNASKED[called])
+    if name in MODELS and not MODELS[name].exists():
+        pytest.skip("the model's own tokenizer is not here")
+    recorded = {case["case"]: (our_meaning(case["events"]), case["reason"]) for case in cases(kind, name)}
+    streamed = STREAMED if os.environ.get("TOKENYARD_PARITY_STREAM") else ()
+    unexplained = []
+    for case, how, ours, theirs in differences(frontend, kind, name, tmp_path / "model", streamed):
+        if spaced(ours) == spaced(theirs) or (called, case) in DIFFERENCES or case == HIDDEN:
+            continue
+        if spaced(ours) != spaced(recorded[case]) or case not in WANTED:
+            unexplained.append(f"{case} ({how}):\n  ours   {ours}\n  theirs {theirs}")
+    assert not unexplained, "\n".join(unexplained)
