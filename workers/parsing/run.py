@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning, Text
@@ -13,7 +14,7 @@ from workers.parsing.binding import Parser
 from workers.parsing.lexer import Live
 from workers.parsing.partial_json import Status
 from workers.parsing.spec import CONTENT, REASONING, Emit, Go, Mode, Sink
-from workers.parsing.state import ParserState, replace
+from workers.parsing.state import ParserState
 from workers.parsing.styles_json import Body
 from workers.text.pieces import AddedToken
 

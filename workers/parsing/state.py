@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tasks.errors import InvalidState
@@ -15,7 +15,7 @@ Types = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ParserState:
-    """Where a parser stands. Only `workers.parsing.machine` reads or makes the fields.
+    """Where a parser stands. Only the engine reads or makes the fields.
 
     What can grow with the output: `held` up to one marker, `raw` and `captured` up to a name, a key or one value that
     cannot be typed before it closes; with `complete`, `raw` and `kept` up to one call.
@@ -92,5 +92,3 @@ _KINDS: dict[str, tuple[type, ...]] = {
     else (type(default),)
     for name, default in _DEFAULTS.items()
 }
-
-__all__ = ["VERSION", "ParserState", "Types", "replace"]
