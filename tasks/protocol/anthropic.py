@@ -162,3 +162,9 @@ class MessagesRequest(WireModel):
     ec_transfer_params: JsonObject | None = None
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
     chat_template_kwargs: JsonObject | None = None
+
+    @model_validator(mode="after")
+    def _thinking_leaves_room(self) -> Self:
+        if isinstance(self.thinking, ThinkingEnabled) and self.thinking.budget_tokens >= self.max_tokens:
+            raise refuse("thinking.budget_tokens", "The thinking budget must be smaller than max_tokens")
+        return self

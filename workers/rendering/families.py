@@ -47,7 +47,7 @@ _KEEPING_REASONING = frozenset(
 
 _KEEPING_TOOLS = frozenset(
     ("cohere_command3", "cohere_command4", "deepseek_v32", "deepseek_v4", "deepseek_v41", "gemma4", "glm45", "glm47")
-    + ("granite", "inkling", "kimi_k3", "ling3", "mimo", "minimax_m2", "minimax_m3", "muse", "muse_glimmer")
+    + ("granite", "inkling", "kimi_k3", "ling3", "mimo", "minimax_m2", "muse", "muse_glimmer")
     + ("musespark1x", "plamo3", "qwen3_coder", "qwen3_xml", "seed_oss", "step3p5", "step5")
 )
 """Tool parsers that read special tokens' text whether there are tools or not."""

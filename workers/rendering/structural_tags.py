@@ -48,7 +48,7 @@ class CallTags:
     numbered: str | None = None
     """The text between a call's number, which follows its name, and its arguments."""
     shallow: bool = False
-    """Tools that are not strict still have their argument names and basic types held to."""
+    """Tools that are not strict still have their argument names and basic types held to; forced calls are then a list."""
 
 
 _HERMES_CALL = '{"name": "NAME", "arguments": '
@@ -100,7 +100,7 @@ FAMILIES: dict[str, CallTags] = {
     "glm_4_7": CallTags(
         calls=(("<tool_call>NAME", "</tool_call>"),),
         trigger="<tool_call>",
-        forced="list",
+        forced="text",
         style="glm_xml",
         shallow=True,
         excludes=_THINK + _GLM_MARKERS[1:],
@@ -163,7 +163,7 @@ def build_tag(family: str, tools: Sequence[JsonObject], choice: Choice, *, singl
     tags = FAMILIES[family]
     calls = [tag for tool in tools for tag in _call(tags, tool["function"])]
     if tags.shallow and not all(tool["function"].get("strict") is True for tool in tools):
-        tags = replace(tags, one="list")
+        tags = replace(tags, forced="list", one="list")
     return {"type": "structural_tag", "format": _format(tags, calls, choice, single)}
 
 

@@ -87,7 +87,9 @@ def test_the_conversation_may_add_and_remove_tools():
 def test_thinking_and_effort():
     assert talk(thinking={"type": "disabled"}).reasoning_effort == "none"
     assert talk(output_config={"effort": "high"}).reasoning_effort == "high"
-    assert talk(thinking={"type": "enabled", "budget_tokens": 2000}).sampling == {"thinking_token_budget": 2000}
+    assert talk(thinking={"type": "enabled", "budget_tokens": 2000}, max_tokens=3000).sampling == {
+        "thinking_token_budget": 2000
+    }
 
 
 def test_limits_stops_and_streams():
@@ -105,6 +107,7 @@ def test_limits_stops_and_streams():
     [
         ({"max_tokens": 0}, "max_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.budget_tokens"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"model": ""}, "model"),

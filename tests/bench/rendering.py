@@ -1,0 +1,84 @@
+"""How fast requests become token ids, in the library alone: for one process, at one and at sixteen threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.protocol.conversation import Conversation
+from workers.rendering.base import Renderer, make_renderer
+from workers.rendering.loading import load
+from workers.rendering.requests import EngineFacts, resolve_request
+
+FOLDER = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser() / "qwen3"
+SECONDS = 2.0
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+SENTENCE = "The quick brown fox jumps over the lazy dog, and Zürich is sunny today. "
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of request: renders a second, and the milliseconds that half and all but one in a hundred stay under."""
+
+    name: str
+    tokens: int
+    threads: int
+    per_second: float
+    median_ms: float
+    p99_ms: float
+
+
+def conversations() -> dict[str, Conversation]:
+    """A short chat with a tool, and chats of about 4,000 and 50,000 tokens."""
+
+    def chat(repeats: int, **fields: Any) -> Conversation:
+        return Conversation(({"role": "user", "content": SENTENCE * repeats},), **fields)
+
+    return {"short, one tool": chat(1, tools=(TOOL,), tool_choice="auto"), "4k": chat(240), "50k": chat(3000)}
+
+
+def measure(folder: Path = FOLDER) -> list[Row]:
+    """The table for one tokenizer folder."""
+    renderer = make_renderer("jinja", load(folder), max_model_len=200_000)
+    facts = EngineFacts(200_000, tool_parser="hermes", reasoning_parser="qwen3")
+    return [
+        _measure(name, conversation, renderer, facts, threads)
+        for name, conversation in conversations().items()
+        for threads in (1, 16)
+    ]
+
+
+def _measure(name: str, conversation: Conversation, renderer: Renderer, facts: EngineFacts, threads: int) -> Row:
+    def once(_: int) -> float:
+        started = time.perf_counter()
+        resolve_request(conversation, renderer.render(conversation), facts, reasoning_ended=False)
+        return time.perf_counter() - started
+
+    tokens = len(renderer.render(conversation).token_ids)
+    count = max(threads, int(SECONDS / max(once(0), 1e-4)))
+    with ThreadPoolExecutor(threads) as pool:
+        started = time.perf_counter()
+        taken = sorted(pool.map(once, range(count)))
+        elapsed = time.perf_counter() - started
+    p99 = taken[min(len(taken) - 1, int(len(taken) * 0.99))]
+    return Row(name, tokens, threads, count / elapsed, 1e3 * taken[len(taken) // 2], 1e3 * p99)
+
+
+def main() -> None:
+    print("| chat | tokens | threads | renders/s | median ms | p99 ms |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for row in measure():
+        print(
+            f"| {row.name} | {row.tokens} | {row.threads} | {row.per_second:.0f} | {row.median_ms:.2f} | {row.p99_ms:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Rendering gives what the reference gives: token ids, sampling parameters, and all that goes with them.
+
+Every request of `render_cases` goes to every tokenizer that is installed. `KNOWN` lists the wanted differences, each
+with its reason. Parameters that have their default value may be left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.errors import TokenyardError
+from tasks.protocol.conversation import Conversation
+from tests.peer.render_cases import BAD, CHATS, COMPLETIONS, MESSAGES, RESPONSES, SAMPLING, USER, Body
+from workers import parsing
+from workers.rendering.base import Renderer, make_renderer, quiet_effort, template_arguments
+from workers.rendering.loading import LoadedTokenizer, load
+from workers.rendering.requests import EngineFacts, resolve_completion, resolve_request
+from workers.surfaces import anthropic, openai_completions, openai_responses
+from workers.surfaces.openai_chat import OPENAI_CHAT
+
+PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
+REAL = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
+MAX_MODEL_LEN = 2048
+
+pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A tokenizer with the parsers that it is served with."""
+
+    name: str
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    renderer: str = "jinja"
+
+    @property
+    def folder(self) -> Path:
+        return REAL / self.name
+
+    @property
+    def flags(self) -> list[str]:
+        own = ["--tokenizer-mode", self.renderer] if self.renderer.startswith("deepseek") else []
+        return ["--max-model-len", str(MAX_MODEL_LEN), *own]
+
+
+MODELS = [
+    Model("deepseek-r1", "deepseek_v3", "deepseek_r1"),
+    Model("deepseek-v3", "deepseek_v3"),
+    Model("deepseek-v3.1", "deepseek_v31", "deepseek_v3"),
+    Model("deepseek-v3.2", "deepseek_v32", "deepseek_v3", renderer="deepseek_v32"),
+    Model("deepseek-v4", "deepseek_v4", "deepseek_v4", renderer="deepseek_v4"),
+    Model("gemma3", "pythonic"),
+    Model("glm-4.5v", "glm45", "glm45"),
+    Model("glm-4.7-flash", "glm47", "glm45"),
+    Model("glm-5", "glm47", "glm45"),
+    Model("glm-5.2", "glm47", "glm45"),
+    Model("gpt-oss", "openai", "openai_gptoss", renderer="harmony"),
+    Model("llama2", "pythonic"),
+    Model("llama3.1", "llama3_json"),
+    Model("minimax", "minimax_m2", "minimax_m2"),
+    Model("minimax-m3", "minimax_m3", "minimax_m3"),
+    Model("qwen3", "hermes", "qwen3"),
+    Model("qwen3.5", "qwen3_coder", "qwen3"),
+    Model("r1-distill-llama", "hermes", "deepseek_r1"),
+]
+
+MISREAD = {"LlamaTokenizerFast"}
+"""Classes that the reference's transformers reads as SentencePiece whatever their files say (fixed upstream since)."""
+
+_OFFSETS = "the reference gives offsets for prompts from templates alone"
+_UNTOLD = "a prompt cut to pieces without a marker: we say what the format's first token means, they say no"
+_ROOM = "the reference reckons with the truncated prompt, and does not truncate it"
+KNOWN: dict[tuple[str, str], str] = {
+    ("deepseek-v3.2", "offsets"): _OFFSETS,
+    ("deepseek-v4", "offsets"): _OFFSETS,
+    **{
+        ("minimax-m3", case): _UNTOLD
+        for case in ("special tokens added", "truncated", "truncated right", "truncated to what fits")
+    },
+    **{("gpt-oss", case): _ROOM for case in ("special tokens added", "truncated", "truncated right")},
+}
+"""(model, case) → why we differ there."""
+
+PARAMS: dict[str, str] = {
+    "custom call": "theirs is the path in a union of types",
+}
+"""Bad request → why our error names another field than the reference's does."""
+
+DEFAULTS: dict[str, Any] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "stop": [],
+    "stop_token_ids": [],
+    "bad_words": [],
+    "max_tokens": 16,
+    "extra_args": {},
+}
+ENGINE_ONLY = {"output_kind", "skip_clone", "skip_reading_prefix_cache"}
+"""What the engine's own server sets again for every request."""
+NOT_COMPARED = {"request_id", "model", "output_mode"}
+
+
+def model_folder(model: Model, scratch: Path) -> Path:
+    """The model's folder, or a copy that says what its tokenizer is."""
+    config = json.loads((model.folder / "tokenizer_config.json").read_text())
+    if config.get("tokenizer_class") not in MISREAD:
+        return model.folder
+    copy = scratch / model.name
+    copy.mkdir()
+    for path in model.folder.iterdir():
+        if path.name != "tokenizer_config.json":
+            (copy / path.name).symlink_to(path)
+    (copy / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    return copy
+
+
+PATHS = {
+    "chat": "/v1/chat/completions/render",
+    "completions": "/v1/completions/render",
+    "messages": "/v1/messages/render",
+    "responses": "/v1/responses/render",
+}
+
+
+def cases_of(model: Model) -> Iterator[tuple[str, str, Body]]:
+    """(surface, name, body) of every request to a model."""
+    yield from (("chat", name, body) for name, body in CHATS.items())
+    if model.name in ("qwen3", "gemma3", "llama2", "llama3.1"):
+        yield from (("completions", f"completions: {name}", body) for name, body in COMPLETIONS.items())
+    if model.name in ("qwen3", "gemma3", "glm-5"):
+        defaults = {"max_tokens": 64}
+        yield from (("messages", f"messages: {name}", {**defaults, **body}) for name, body in MESSAGES.items())
+        yield from (("responses", f"responses: {name}", body) for name, body in RESPONSES.items())
+    if model.name == "qwen3":
+        for group, bodies in (("sampling", SAMPLING), ("bad", BAD)):
+            yield from (("chat", f"{group}: {name}", {"messages": [USER], **body}) for name, body in bodies.items())
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """The reference's answer to every case of every model."""
+    scratch = tmp_path_factory.mktemp("models")
+    lines, keys = [], []
+    for model in MODELS:
+        if not model.folder.exists():
+            continue
+        server = {"model": str(model_folder(model, scratch)), "flags": model.flags}
+        for kind in ("tool", "reasoning"):
+            if name := getattr(model, f"{kind}_parser"):
+                server["tool_call_parser" if kind == "tool" else "reasoning_parser"] = name
+        for surface, name, body in cases_of(model):
+            body = {"model": "m", **body}
+            lines.append(json.dumps({"server": server, "path": PATHS[surface], "body": body}))
+            keys.append((model.name, name))
+    frontend = Path(__file__).with_name("frontend.py")
+    environment = {**os.environ, "TIKTOKEN_ENCODINGS_BASE": str(REAL / "tiktoken")}
+    result = subprocess.run(
+        [PEER / "bin/python", frontend],
+        env=environment,
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    return dict(zip(keys, map(json.loads, result.stdout.splitlines()), strict=True))
+
+
+@cache
+def loaded(model: Model) -> tuple[LoadedTokenizer, Renderer, parsing.Parser]:
+    tokenizer = load(model.folder)
+    renderer = make_renderer(model.renderer, tokenizer, max_model_len=MAX_MODEL_LEN)
+    parser = parsing.bind(
+        parsing.load_format(model.tool_parser, model.reasoning_parser), tokenizer.tokenizer.added_tokens
+    )
+    return tokenizer, renderer, parser
+
+
+def render(model: Model, surface: str, body: Body) -> list[Body]:
+    """Our answer, as the render stage makes it: one request for each prompt."""
+    _, renderer, parser = loaded(model)
+    facts = EngineFacts(
+        MAX_MODEL_LEN,
+        default_template_arguments={"cohere_format": "cmd4"},  # the reference's only default
+        tool_parser=model.tool_parser,
+        reasoning_parser=model.reasoning_parser,
+        forced=parser.format.forced,
+    )
+    body = {"model": "m", **body}
+    if surface == "completions":
+        prompts = openai_completions.prompts_of(openai_completions.read(body))
+        rendered = [renderer.render_prompt(prompt) for prompt in prompts]
+        return [
+            {"token_ids": list(r.token_ids), **resolve_completion(prompt, r, facts)}
+            for prompt, r in zip(prompts, rendered, strict=True)
+        ]
+    conversation = _conversation(renderer, surface, body)
+    prompt = renderer.render(conversation)
+    context = parsing.ParseContext(
+        template_arguments=template_arguments(conversation, facts.default_template_arguments)
+    )
+    ended = None
+    if model.reasoning_parser is not None:
+        ended = parsing.start(parser, context, prompt.token_ids).mode != "reasoning"
+    fields = resolve_request(conversation, prompt, facts, reasoning_ended=ended)
+    if surface == "responses":
+        fields = {name: value for name, value in fields.items() if name not in ("parse_context", "reasoning_ended")}
+    return [{"token_ids": list(prompt.token_ids), **fields}]
+
+
+def _conversation(renderer: Renderer, surface: str, body: Body) -> Conversation:
+    if surface == "chat":
+        return OPENAI_CHAT.converse(OPENAI_CHAT.read(body))
+    if surface == "responses":
+        return openai_responses.converse(openai_responses.read(body))
+    request = anthropic.read(body)
+    return anthropic.converse(request, system_first=not renderer.takes_late_system, quiet_effort=quiet_effort(renderer))
+
+
+def comparable(body: Body) -> Body:
+    """The answer without what is default, internal to the engine, or random."""
+    out = {name: value for name, value in body.items() if value is not None and name not in NOT_COMPARED}
+    out["sampling_params"] = {
+        name: value
+        for name, value in body["sampling_params"].items()
+        if name not in ENGINE_ONLY and DEFAULTS.get(name, "none") != value
+    }
+    if constraint := out["sampling_params"].get("structured_outputs"):
+        given = {k: v for k, v in constraint.items() if v not in (None, False) and not k.startswith("_")}
+        if "structural_tag" in given:
+            given["structural_tag"] = json.loads(given["structural_tag"])
+        out["sampling_params"]["structured_outputs"] = given
+    if "stream_options" in out:
+        out["stream_options"] = {k: v for k, v in out["stream_options"].items() if v}
+    for name, default in (("priority", 0), ("stream", False)):
+        if out.get(name) == default:
+            del out[name]
+    restored: Body = json.loads(json.dumps(out))
+    return restored
+
+
+def differences(ours: Body, theirs: Body) -> dict[str, tuple[Any, Any]]:
+    ours, theirs = comparable(ours), comparable(theirs)
+    return {
+        name: (ours.get(name), theirs.get(name))
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name)
+    }
+
+
+def compare(model: Model, surface: str, name: str, body: Body, theirs: Any) -> str | None:
+    """What differs, in a line; None for nothing."""
+    try:
+        ours = render(model, surface, body)
+    except TokenyardError as error:
+        if theirs["status"] != error.status:
+            return f"we refuse: {error.message}; they answer {theirs['status']}: {str(theirs['body'])[:200]}"
+        param = (theirs["body"]["error"].get("param") or "").removeprefix("body.").split(".")[0]
+        if (
+            param not in ("", "body")
+            and name.removeprefix("bad: ") not in PARAMS
+            and param != (error.param or "").split(".")[0]
+        ):
+            return f"our error names {error.param!r}, theirs {param!r}"
+        return None
+    if theirs["status"] != 200:
+        return f"they refuse: {str(theirs['body'])[:200]}"
+    answers = theirs["body"] if isinstance(theirs["body"], list) else [theirs["body"]]
+    if len(ours) != len(answers):
+        return f"we make {len(ours)} requests, they make {len(answers)}"
+    found = {name: pair for a, b in zip(ours, answers, strict=True) for name, pair in differences(a, b).items()}
+    return "; ".join(f"{field}: {str(a)[-300:]} | {str(b)[-300:]}" for field, (a, b) in found.items()) or None
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_rendering_is_the_reference_s(model, answers):
+    if not model.folder.exists():
+        pytest.skip("the tokenizer is not there")
+    wrong = {}
+    for surface, name, body in cases_of(model):
+        difference = compare(model, surface, name, body, answers[model.name, name])
+        known = (model.name, name) in KNOWN
+        if difference and not known:
+            wrong[name] = difference
+        if known and not difference:
+            wrong[name] = "listed as known, but there is no difference"
+    assert not wrong, "\n".join(f"{name}: {difference}" for name, difference in wrong.items())
