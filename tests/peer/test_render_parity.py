@@ -87,7 +87,10 @@ KNOWN: dict[tuple[str, str], str] = {
         ("minimax-m3", case): _UNTOLD
         for case in ("special tokens added", "truncated", "truncated right", "truncated to what fits")
     },
-    **{("gpt-oss", case): _ROOM for case in ("special tokens added", "truncated", "truncated right")},
+    **{
+        ("gpt-oss", case): _ROOM
+        for case in ("special tokens added", "truncated", "truncated right", "truncated to what fits")
+    },
 }
 """(model, case) → why we differ there."""
 

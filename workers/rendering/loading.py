@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -58,10 +59,9 @@ def load(folder: str | Path, *, cache: Path | None = None) -> LoadedTokenizer:
     if not (compiled / "info.json").exists():
         _compile(folder, compiled)
     info = json.loads((compiled / "info.json").read_text(encoding="utf-8"))
-    tokenizer = Tokenizer(
-        Backend.from_file(str(compiled / "tokenizer.json")),
-        TokenizerInfo.from_json({**info, "fingerprint": fingerprint}),
-    )
+    backend = Backend.from_file(str(compiled / "tokenizer.json"))
+    _release_freed_memory()
+    tokenizer = Tokenizer(backend, TokenizerInfo.from_json({**info, "fingerprint": fingerprint}))
     return LoadedTokenizer(tokenizer, info["templates"])
 
 
@@ -76,6 +76,13 @@ def fingerprint_of(folder: Path) -> str:
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]
+
+
+def _release_freed_memory() -> None:
+    """Parsing a tokenizer leaves as much again as it keeps in the allocator's free lists; glibc gives it back if asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _default_cache() -> Path:
