@@ -351,6 +351,9 @@ def serve(
     """Tie a runtime's life to that of the Celery worker: it is ready once `opening` has returned."""
     settings = runtime.settings
 
+    def hush(instance: Any, **_: Any) -> None:
+        instance.quiet = True  # no banner: the log is one line for each event
+
     def configure(**_: Any) -> None:
         configure_logging(settings.log_level, settings.log_format, runtime.role)
 
@@ -371,6 +374,7 @@ def serve(
         runtime.stop()
 
     for signal, handler in (
+        (signals.celeryd_after_setup, hush),
         (signals.setup_logging, configure),
         (signals.worker_init, begin),
         (signals.worker_ready, ready),

@@ -82,7 +82,12 @@ def python(*arguments: str) -> tuple[str, ...]:
 def worker_command(kind: str, name: str | None = None, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The Celery command of one worker process; gossip and mingling are of no use here and slow the start."""
     named = ("-n", f"{name}@%h") if name else ()
-    return python(
+    # In a container everybody is root; JSON messages alone are accepted, which is what the warning is about.
+    return (
+        sys.executable,
+        "-W",
+        "ignore:You're running the worker",
+        "-m",
         "celery",
         "-A",
         f"workers.{kind}",

@@ -36,7 +36,7 @@ async def test_an_unknown_model_is_404_and_named(stage: Stage) -> None:
         ({"messages": "Hello"}, "messages"),
         ({"temperature": "hot"}, "temperature"),
         ({"n": 100_000}, "n"),
-        ({"model": None}, "model"),
+        ({"model": 7}, "model"),
         ({"messages": [{"content": "nobody says this"}]}, "messages"),
     ],
 )
