@@ -153,6 +153,10 @@ class Run:
                 self._apply(token.text, go)
                 return
             # A marker inside a string is data, whoever spelled it; elsewhere no body goes on with one.
+            if token.token_id in self.parser.marker_ids and self.body and self._style(here).whole(self.body):
+                self._leave_body(here, "")
+                self.read_token(token)
+                return
             if token.token_id in self.parser.marker_ids and not self._in_string(here):
                 self._fail()
                 if token.token_id in self.table.modes[self.mode].ids:
@@ -456,11 +460,15 @@ class Run:
             if status is Status.CALL:
                 self.body, self.call = body, 1
             else:
-                self.mode = here.mode.then
-                self.body = None
-                self._enter(self.mode)
-                self.lead = rest
+                self._leave_body(here, rest)
         return stopped
+
+    def _leave_body(self, here: Live, rest: str) -> None:
+        """The body is complete; `rest` is white space that it read on the way out."""
+        self.call, self.raw, self.body = 0, "", None
+        self.mode = here.mode.then
+        self._enter(self.mode)
+        self.lead = rest
 
     # ---- values --------------------------------------------------------------------------------------------------
 

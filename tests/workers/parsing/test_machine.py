@@ -273,6 +273,13 @@ def test_reasoning_text_and_calls_of_one_answer(tools: str, reasoning: str, text
             assert events == [Reasoning("hm"), *CALLED]
 
 
+def test_a_markers_token_ends_a_body_that_may_end_there() -> None:
+    added = {"<function_calls>": 1, "</function_calls>": 2}
+    opens, closes = (AddedToken(at, text, False) for text, at in added.items())
+    events, reason = read(bind(load_format("olmo3", None), added), opens, 'f(s="x")', closes, "Hi")
+    assert (events, reason) == ([*CALLED, Text("Hi")], "tool_calls")
+
+
 @pytest.mark.parametrize(("name", "quote"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
 def test_a_bodys_own_punctuation_is_not_hidden(name: str, quote: str) -> None:
     table = load_format(name, None)
