@@ -1,13 +1,17 @@
-"""How fast requests become token ids, in the library alone: for one process, at one and at sixteen threads."""
+"""How fast requests become token ids, in the library alone: for one process, at one and at sixteen threads.
+
+Every request is a new one: "new" in all its text, "grown" in its last message alone, after a history that was rendered
+before.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tasks.protocol.conversation import Conversation
 from workers.rendering.base import Renderer, make_renderer
@@ -35,13 +39,20 @@ class Row:
     p99_ms: float
 
 
-def conversations() -> dict[str, Conversation]:
-    """A short chat with a tool, and chats of about 4,000 and 50,000 tokens."""
+def conversations() -> dict[str, Callable[[int], Conversation]]:
+    """Makers of the n-th conversation: a short chat with a tool, and chats of about 4,000 and 50,000 tokens."""
 
-    def chat(repeats: int, **fields: Any) -> Conversation:
-        return Conversation(({"role": "user", "content": SENTENCE * repeats},), **fields)
+    def short(n: int) -> Conversation:
+        return Conversation(({"role": "user", "content": f"{n}. {SENTENCE}"},), tools=(TOOL,), tool_choice="auto")
 
-    return {"short, one tool": chat(1, tools=(TOOL,), tool_choice="auto"), "4k": chat(240), "50k": chat(3000)}
+    def new(repeats: int) -> Callable[[int], Conversation]:
+        return lambda n: Conversation(({"role": "user", "content": f"{n}. {SENTENCE * repeats}"},))
+
+    def grown(repeats: int) -> Callable[[int], Conversation]:
+        turns = tuple({"role": ("user", "assistant")[i % 2], "content": SENTENCE * (repeats // 10)} for i in range(10))
+        return lambda n: Conversation((*turns, {"role": "user", "content": f"{n}. {SENTENCE}"}))
+
+    return {"short, one tool": short, "4k, new": new(240), "4k, grown": grown(240), "50k, grown": grown(3000)}
 
 
 def measure(folder: Path = FOLDER) -> list[Row]:
@@ -49,20 +60,21 @@ def measure(folder: Path = FOLDER) -> list[Row]:
     renderer = make_renderer("jinja", load(folder), max_model_len=200_000)
     facts = EngineFacts(200_000, tool_parser="hermes", reasoning_parser="qwen3")
     return [
-        _measure(name, conversation, renderer, facts, threads)
-        for name, conversation in conversations().items()
-        for threads in (1, 16)
+        _measure(name, make, renderer, facts, threads) for name, make in conversations().items() for threads in (1, 16)
     ]
 
 
-def _measure(name: str, conversation: Conversation, renderer: Renderer, facts: EngineFacts, threads: int) -> Row:
-    def once(_: int) -> float:
+def _measure(
+    name: str, make: Callable[[int], Conversation], renderer: Renderer, facts: EngineFacts, threads: int
+) -> Row:
+    def once(n: int) -> float:
+        conversation = make(n)
         started = time.perf_counter()
         resolve_request(conversation, renderer.render(conversation), facts, reasoning_ended=False)
         return time.perf_counter() - started
 
-    tokens = len(renderer.render(conversation).token_ids)
-    count = max(threads, int(SECONDS / max(once(0), 1e-4)))
+    tokens = len(renderer.render(make(-1)).token_ids)
+    count = max(threads, int(SECONDS / max(once(-2), 1e-4)))
     with ThreadPoolExecutor(threads) as pool:
         started = time.perf_counter()
         taken = sorted(pool.map(once, range(count)))

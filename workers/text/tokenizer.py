@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from workers.text.decoding import TokenTable
 from workers.text.pieces import AddedToken
+from workers.text.segments import MIN_CHARS, SegmentEncoder
 
 _MAX_TOKEN_ID = 2**32 - 1
 
@@ -40,6 +41,7 @@ class Tokenizer:
     def __init__(self, backend: Backend, info: TokenizerInfo | None = None) -> None:
         self._backend = backend
         self._lock = threading.Lock()
+        self._segments = SegmentEncoder(backend, self._encode)
         self.info = info or TokenizerInfo()
         self.table = TokenTable(backend)
         """What each token id contributes to a text."""
@@ -88,6 +90,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a text."""
+        if add_special_tokens or len(text) < MIN_CHARS:
+            return self._encode(text, add_special_tokens)
+        return self._segments.encode(text)
+
+    def _encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
@@ -96,7 +103,7 @@ class Tokenizer:
         with self._lock:
             self._backend.encode_special_tokens = True
             try:
-                return self.encode(text)
+                return self._encode(text)
             finally:
                 self._backend.encode_special_tokens = False
 
