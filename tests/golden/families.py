@@ -72,8 +72,9 @@ def _arg_keys(
         return f"{el('tool_call')}{name}{el(separator) if separator else ''}{break_}{pairs}{el('tool_call', True)}"
 
     def write(calls: list[Call]) -> str:
-        body = "\n".join(one(*call) for call in calls)
-        return f"{el(section)}\n{body}\n{el(section, True)}" if section else body
+        frame = break_ if section else "\n"
+        body = frame.join(one(*call) for call in calls)
+        return f"{el(section)}{frame}{body}{frame}{el(section, True)}" if section else body
 
     return write
 
@@ -260,7 +261,7 @@ TOOLS: dict[str, Tools] = {
                           "Hunyuan-A13B template"),
     "hy_v3": Tools(_arg_keys(section="tool_calls", separator="tool_sep"), "</tool_call>", "<tool_call></tool_call>",
                    "Hunyuan 3 template"),
-    "hy_v4": Tools(_arg_keys(section="tool_calls"), "</tool_call>", "<tool_call></tool_call>", "Hunyuan 4 template"),
+    "hy_v4": Tools(_arg_keys(section="tool_calls", break_=""), "</tool_call>", "<tool_call></tool_call>", "Hunyuan 4 template"),
     "inkling": Tools(_inkling, "<|end_message|>", "", "Inkling documentation", before=False),
     "internlm": Tools(_each("<|action_start|><|plugin|>\n", "<|action_end|>", key="parameters"), "<|action_end|>",
                       "<|action_start|><|plugin|>\nno JSON<|action_end|>", "InternLM2 documentation"),

@@ -44,10 +44,12 @@ WANTED: dict[str, str] = {
     "marker text inside an argument": "a marker inside a string or a value is data; the reference ends the call there",
     "text around a call": "text after a call reaches the client; the reference drops it",
     "text after a call": "text after a call reaches the client; the reference drops it",
+    "text before a call": "text before a call reaches the client; the reference drops it (Phi-4-mini, MiniCPM 5, OLMo 3)",
+    "truncated in the answer": "an answer's opening marker is markup, whatever follows it (ERNIE)",
     "truncated inside a call": "a call that max_tokens cut is no call; the reference completes it",
     "malformed": "malformed markup comes out as text; the reference drops it",
     "truncated in reasoning": "what was cut inside reasoning is reasoning; the reference says text (Granite)",
-    "nested arguments": "nested values keep their types; the reference reads strings only (FunctionGemma)",
+    "nested arguments": "nested values keep their types; the reference reads strings or nothing (FunctionGemma, Step 3, Phi-4-mini)",
     "typed arguments": "values are typed as they are written; the reference reads strings only (FunctionGemma)",
 }
 """Case → why we differ from the reference where we say what the recorded case says, which is the template's word."""
@@ -55,7 +57,24 @@ WANTED: dict[str, str] = {
 HIDDEN = "no call allowed"
 """Without calls, special tokens are hidden as the request says; the reference's derender shows or drops them with all else."""
 
+_HEADER = "without a reasoning parser the reference leaves the message's header in the text"
+_VERSION = "the reference reads one of Mistral's forms, by the tokenizer's version; we read each"
+_CRASH = "the reference answers 400 from an exception of its parser; we read the calls, or give the text"
+
 DIFFERENCES: dict[tuple[str, str], str] = {
+    **{(f"tools {name}", "plain"): _HEADER for name in ("muse", "muse_glimmer", "musespark1x")},
+    ("tools mistral", "two calls as v11 writes them"): _VERSION,
+    ("tools mistral", "two calls as v13 writes them"): _VERSION,
+    **{
+        ("tools internlm", case): _CRASH
+        for case in (
+            "parallel calls",
+            "marker text inside an argument",
+            "truncated inside a call",
+            "malformed",
+            "one call allowed",
+        )
+    },
     (
         "reasoning inkling",
         "reasoning and answer",
