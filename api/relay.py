@@ -11,7 +11,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import Request
 
@@ -140,15 +139,15 @@ class Subscription:
         return await self.next(0)
 
 
-async def await_answer(request: Request, subscription: Subscription, pipeline: Pipeline) -> dict[str, Any]:
-    """The whole answer of a job; cancels the job when its client goes away.
+async def await_answer(request: Request, subscription: Subscription, pipeline: Pipeline) -> bytes:
+    """The whole answer of a job, JSON as the worker wrote it; cancels the job when its client goes away.
 
     Raises:
         TokenyardError: what the job failed with.
         Cancelled: the client went away.
     """
     gone = asyncio.create_task(_disconnected(request))
-    answer: dict[str, Any] | None = None
+    answer: bytes | None = None
     try:
         while not subscription.ended:
             coming = asyncio.create_task(subscription.next(SILENCE_S))
@@ -159,7 +158,7 @@ async def await_answer(request: Request, subscription: Subscription, pipeline: P
                 raise Cancelled()
             for entry in await coming:
                 if entry.data[:1] == b"r":
-                    answer = json.loads(entry.data[1:])
+                    answer = entry.data[1:]
                 elif entry.data[:1] == b"e":
                     raise error_from_json(json.loads(entry.data[1:]))
     finally:

@@ -93,7 +93,8 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
     try:
         await process.pipeline.submit(submission)
         if not stream:
-            return JSONResponse(await await_answer(request, subscription, process.pipeline))
+            body = await await_answer(request, subscription, process.pipeline)
+            return Response(body, media_type="application/json")
         first = await _first_events(request, subscription)
     except BaseException:
         subscription.close()

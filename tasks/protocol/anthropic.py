@@ -12,8 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.protocol.base import JsonObject, WireModel
-from tasks.protocol.openai_chat import MAX_SALT_CHARS, MAX_STOPS, refuse
+from tasks.protocol.base import MAX_SALT_CHARS, MAX_STOPS, JsonObject, WireModel, refuse
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 MIN_THINKING_BUDGET = 1024

@@ -1,15 +1,40 @@
-"""What every wire model shares: the extra-field policy, usage, and the error envelope."""
+"""What every wire model shares: the extra-field policy, bounds, usage, and the error envelope."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from tasks.errors import InvalidRequest
 
 JsonObject = dict[str, Any]
+
+MAX_STOPS = 4
+MAX_BAD_WORDS = 128
+MAX_SALT_CHARS = 128
+INT64 = 2**63
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+"""What `structured_outputs` may hold one of."""
+
+
+def refuse(param: str, message: str) -> PydanticCustomError:
+    """A validation error about the field `param`, for raising inside a validator."""
+    return PydanticCustomError("invalid_field", "{message}", {"message": message, "param": param})
+
+
+def _whole(value: Any) -> Any:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise PydanticCustomError("whole_number", "Input should be a whole number")
+    return value
+
+
+WholeNumber = Annotated[int, BeforeValidator(_whole)]
+"""An integer that must not come as a string."""
 
 
 class WireModel(BaseModel):

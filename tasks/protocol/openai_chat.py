@@ -13,39 +13,27 @@ The request takes every field that vLLM 0.33 takes, with its bounds; whatever is
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, NotRequired, Self
+from typing import Any, Literal, NotRequired, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from tasks.protocol.base import JsonObject, WireModel
+from tasks.protocol.base import (
+    CONSTRAINTS,
+    INT64,
+    MAX_BAD_WORDS,
+    MAX_SALT_CHARS,
+    MAX_STOPS,
+    JsonObject,
+    ReasoningEffort,
+    WholeNumber,
+    WireModel,
+    refuse,
+)
 from tasks.protocol.generate import StreamOptions
 
-MAX_STOPS = 4
 MAX_CHOICES = 16_384
-MAX_BAD_WORDS = 128
-MAX_SALT_CHARS = 128
-INT64 = 2**63
-
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""What `structured_outputs` may hold one of."""
-
-
-def refuse(param: str, message: str) -> PydanticCustomError:
-    """A validation error about the field `param`, for raising inside a validator."""
-    return PydanticCustomError("invalid_field", "{message}", {"message": message, "param": param})
-
-
-def _whole(value: Any) -> Any:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise PydanticCustomError("whole_number", "Input should be a whole number")
-    return value
-
-
-WholeNumber = Annotated[int, BeforeValidator(_whole)]
-"""An integer that must not come as a string."""
 
 
 class FunctionDefinition(WireModel):

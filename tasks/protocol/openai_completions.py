@@ -11,9 +11,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tasks.protocol.base import JsonObject, WireModel
+from tasks.protocol.base import (
+    CONSTRAINTS,
+    INT64,
+    MAX_BAD_WORDS,
+    MAX_SALT_CHARS,
+    MAX_STOPS,
+    JsonObject,
+    WholeNumber,
+    WireModel,
+    refuse,
+)
 from tasks.protocol.generate import StreamOptions
-from tasks.protocol.openai_chat import CONSTRAINTS, INT64, MAX_BAD_WORDS, MAX_SALT_CHARS, MAX_STOPS, WholeNumber, refuse
 
 DEFAULT_MAX_TOKENS = 16
 

@@ -14,8 +14,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.protocol.base import JsonObject, WireModel
-from tasks.protocol.openai_chat import INT64, MAX_SALT_CHARS, ReasoningEffort, WholeNumber, refuse
+from tasks.protocol.base import INT64, MAX_SALT_CHARS, JsonObject, ReasoningEffort, WholeNumber, WireModel, refuse
 
 
 class Reasoning(WireModel):
