@@ -31,6 +31,46 @@ SURFACES = {
 }
 
 
+SAMPLING_FIELDS = (
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop_token_ids",
+    "prompt_logprobs",
+    "logprob_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "watermarking",
+    "repetition_detection",
+    "stream_interval",
+    "routed_experts_prompt_start",
+)
+"""Request fields that are sampling parameters under the same name."""
+
+OPTION_FIELDS = (
+    "stream",
+    "stream_options",
+    "return_token_ids",
+    "cache_salt",
+    "priority",
+    "kv_transfer_params",
+    "ec_transfer_params",
+)
+"""Request fields that go into the engine's request as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
     """What an answer depends on beside its request: who answers, when, and what came out of rendering."""

@@ -33,45 +33,7 @@ from tasks.protocol.events import (
     TopLogprob,
 )
 from tasks.protocol.openai_chat import ChatCompletionRequest
-from workers.surfaces.base import AnswerFacts, ChoiceDelta
-
-SAMPLING_FIELDS = (
-    "n",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop_token_ids",
-    "prompt_logprobs",
-    "logprob_token_ids",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "include_stop_str_in_output",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "watermarking",
-    "repetition_detection",
-    "stream_interval",
-    "routed_experts_prompt_start",
-)
-"""Request fields that are sampling parameters under the same name."""
-
-OPTION_FIELDS = (
-    "stream",
-    "stream_options",
-    "return_token_ids",
-    "cache_salt",
-    "priority",
-    "kv_transfer_params",
-    "ec_transfer_params",
-)
+from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta
 
 
 @dataclass(frozen=True, slots=True)

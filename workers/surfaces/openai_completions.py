@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tasks.protocol.base import JsonObject, invalid_request_from
 from tasks.protocol.conversation import Prompt, Tokenization
 from tasks.protocol.openai_completions import CompletionRequest
-from workers.surfaces.openai_chat import OPTION_FIELDS, SAMPLING_FIELDS
+from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS
 
 
 def read(body: JsonObject) -> CompletionRequest:
