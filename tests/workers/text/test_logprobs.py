@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
+
 from tests.workers.text.conftest import byte_level, sentencepiece
+from workers.text import decoding
 from workers.text.logprobs import describe_token
+from workers.text.tokenizer import Tokenizer
 
 
 def test_a_token_s_text_and_bytes():
@@ -16,6 +21,14 @@ def test_a_shared_character_belongs_to_the_token_that_completes_it():
     ids = [*tokenizer.encode("a"), *tokenizer.encode("😀")]
     shown = [describe_token(tokenizer, token_id, ids[:i]) for i, token_id in enumerate(ids)]
     assert shown == [("a", (97,)), ("", ()), ("", ()), ("", ()), ("😀", tuple("😀".encode()))]
+
+
+def test_what_a_shared_character_s_token_began_with_belongs_to_it_too():
+    shown = {byte: character for character, byte in decoding._BYTE.items()}
+    tokens = ["".join(shown[byte] for byte in data) for data in (b"\xff\xe4", b"\xbd\xa0")]
+    backend = Backend(models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    backend.decoder = decoders.ByteLevel()
+    assert describe_token(Tokenizer(backend), 1, [0]) == ("\ufffd你", tuple("\ufffd你".encode()))
 
 
 def test_a_sentencepiece_token_keeps_its_space():

@@ -77,6 +77,14 @@ def test_tokenizers_whose_pieces_depend_on_their_place_are_left_alone():
     assert not SegmentEncoder(backend, tokenizer.encode).usable
 
 
+def test_the_longest_added_token_wins():
+    backend = byte_level()._backend
+    backend.add_tokens(["<end>", "<end>!"])
+    encoder = SegmentEncoder(backend, lambda text: plainly(backend, text))
+    assert encoder.encode("a<end>!b") == plainly(backend, "a<end>!b")
+    assert backend.token_to_id("<end>!") in encoder.encode("a<end>!b")
+
+
 def test_threads_share_it():
     tokenizer = byte_level()
     texts = prompts(tokenizer, 40)
