@@ -9,6 +9,9 @@ from tests.bench.table import Table, write_results
 
 BENCHMARKS = {
     "yard": "tests.bench.yard",
+    "serving": "tests.bench.serving",
+    "parsing": "tests.bench.parsing",
+    "rendering": "tests.bench.rendering",
 }
 
 
