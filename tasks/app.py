@@ -16,7 +16,6 @@ from tasks import transport
 from tasks.settings import Settings
 from tasks.specs import DERENDER_TASK, GENERATE_TASK, RENDER_TASK
 
-
 EVENT_INTERVAL_S = 0.3
 MOST_BUFFERED_EVENTS = 512
 

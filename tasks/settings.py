@@ -60,7 +60,9 @@ class ModelSettings(_Frozen):
     """A template file; the tokenizer's own if not set."""
     renderer: str = "jinja"
     tool_parser: str | None = None
+    """A name that vLLM has for `--tool-call-parser`, one that a package adds, or `path/to/file.py:ATTRIBUTE`."""
     reasoning_parser: str | None = None
+    """The same for `--reasoning-parser`."""
     default_template_arguments: dict[str, Any] = Field(default_factory=dict)
     max_model_len: int = Field(8192, ge=1)
     tool_arguments: Literal["stream", "complete"] = "stream"
@@ -145,8 +147,6 @@ class Settings(BaseSettings):
     flower: FlowerSettings = FlowerSettings()
     workers: WorkerSettings = WorkerSettings()
     models: tuple[ModelSettings, ...] = ()
-    formats: tuple[str, ...] = ()
-    """Files with further parsing formats."""
 
     @field_validator("models")
     @classmethod

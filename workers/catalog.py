@@ -25,7 +25,10 @@ from workers.rendering.base import Renderer, make_renderer
 from workers.rendering.loading import LoadedTokenizer, load
 from workers.text.tokenizer import Tokenizer
 
-GENERATION_DEFAULTS = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+GENERATION_DEFAULTS = (
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("temperature", "top_k", "top_p", "min_p", "skip_special_tokens"),
+)
 """What is taken over from a model's generation_config.json."""
 
 
@@ -98,11 +101,11 @@ def load_model(model: ModelSettings) -> ModelProfile:
     Raises ValueError for a renderer or parser that nobody knows, AssetError or TokenyardError where there is no usable
     tokenizer, and OSError for files that cannot be read.
     """
-    parsed = parsing.load_format(model.tool_parser, model.reasoning_parser)
     folder = ensure_tokenizer(model.tokenizer)
+    parsed = parsing.load_format(model.tool_parser, model.reasoning_parser, _response_template(folder))
     loaded = load(folder)
     template = None if model.chat_template is None else Path(model.chat_template).read_text(encoding="utf-8")
-    generation = _generation_config(folder)
+    generation = _config(folder, "generation_config.json")
     return ModelProfile(
         name=model.name,
         settings=model,
@@ -133,8 +136,13 @@ def _fingerprint(model: ModelSettings, loaded: LoadedTokenizer, template: str | 
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _generation_config(folder: Path) -> JsonObject:
-    path = folder / "generation_config.json"
+def _response_template(folder: Path) -> JsonObject | None:
+    template: JsonObject | None = _config(folder, "tokenizer_config.json").get("response_template")
+    return template
+
+
+def _config(folder: Path, name: str) -> JsonObject:
+    path = folder / name
     config: JsonObject = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return config
 

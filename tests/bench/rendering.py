@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.protocol.conversation import Conversation
+from tests.bench.table import Table
 from workers.rendering.base import Renderer, make_renderer
 from workers.rendering.loading import load
 from workers.rendering.requests import EngineFacts, resolve_request
@@ -83,14 +84,20 @@ def _measure(
     return Row(name, tokens, threads, count / elapsed, 1e3 * taken[len(taken) // 2], 1e3 * p99)
 
 
-def main() -> None:
-    print("| chat | tokens | threads | renders/s | median ms | p99 ms |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for row in measure():
-        print(
-            f"| {row.name} | {row.tokens} | {row.threads} | {row.per_second:.0f} | {row.median_ms:.2f} | {row.p99_ms:.2f} |"
+def run() -> list[Table]:
+    """The table of this benchmark; none where the tokenizer is not there."""
+    if not FOLDER.is_dir():
+        return []
+    headings = ("chat", "tokens", "threads", "renders per second", "median, ms", "p99, ms")
+    rows = [
+        (
+            row.name,
+            str(row.tokens),
+            str(row.threads),
+            f"{row.per_second:.0f}",
+            f"{row.median_ms:.2f}",
+            f"{row.p99_ms:.2f}",
         )
-
-
-if __name__ == "__main__":
-    main()
+        for row in measure()
+    ]
+    return [Table("Rendering in one process, without HTTP and queue (Qwen3's tokenizer)", headings, rows)]
