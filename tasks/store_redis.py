@@ -39,7 +39,7 @@ from tasks.store import (
 )
 
 SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
-_LOST = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
+LOST_CONNECTION = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 
 
 def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
@@ -54,21 +54,71 @@ def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
     )
 
 
-def _load_scripts() -> dict[str, str]:
+def load_scripts() -> dict[str, str]:
     folder = resources.files("tasks") / "lua"
     prelude = (folder / "prelude.lua").read_text()
     return {name: prelude + (folder / f"{name}.lua").read_text() for name in SCRIPTS}
+
+
+def claim_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> tuple[Any, ...]:
+    """What the `claim` script is called with."""
+    return job_id, stage, owner, settings.queue.lease_s, settings.limits.max_attempts, *reads
+
+
+def claim_from_answer(job_id: str, stage: Stage, owner: str, reads: Sequence[str], answer: Any) -> Claim | Refused:
+    outcome, *rest = answer
+    if outcome != b"ok":
+        return Refused(cast("Any", _text(outcome)))
+    attempt, record, *values = rest
+    payloads = {name: value for name, value in zip(reads, values, strict=False) if value is not None}
+    return Claim(_job_from_hash(job_id, _pairs(record)), stage, owner, int(attempt), payloads)
+
+
+def commit_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, commit: Commit) -> tuple[Any, ...]:
+    """What the `commit` script is called with."""
+    header: dict[str, Any] = {
+        "id": job_id,
+        "stage": stage,
+        "owner": owner,
+        "payloads": list(commit.payloads),
+        "fields": {
+            name: value
+            for name, value in (
+                ("prompt_tokens", commit.prompt_tokens),
+                ("completion_tokens", commit.completion_tokens),
+            )
+            if value is not None
+        },
+        "n_tokens": len(commit.tokens),
+        "tokens_from": commit.tokens_from,
+        "n_events": len(commit.events),
+        "done": commit.done,
+        "messages": [(message.stage, message.queue) for message in commit.messages],
+        "lost_after": settings.queue.lost_after_s,
+    }
+    if commit.consumed is not None:
+        header["consumed"] = commit.consumed
+    if commit.status is not None:
+        header["status"] = commit.status.value
+        header["error"] = compact_json(commit.error).decode() if commit.error else ""
+    return (
+        json.dumps(header),
+        *commit.payloads.values(),
+        *commit.tokens,
+        *commit.events,
+        *(message.body for message in commit.messages),
+    )
 
 
 class RedisStore:
     """`JobStore` over one Redis database, which is the broker's as well."""
 
     def __init__(self, settings: Settings, *, patience_s: float = 30.0) -> None:
+        self._settings = settings
         self._queue = settings.queue
-        self._max_attempts = settings.limits.max_attempts
         self._patience_s = patience_s
         self._redis = connect(settings.redis_url)
-        self._sources = _load_scripts()
+        self._sources = load_scripts()
         self._shas: dict[str, str] = {}
         self._pending: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -114,7 +164,7 @@ class RedisStore:
         while True:
             try:
                 return await self._post(command)
-            except _LOST as error:
+            except LOST_CONNECTION as error:
                 if time.monotonic() + pause_s > give_up_at:
                     raise BrokerUnavailable(
                         f"Redis does not answer: {type(error).__name__}", retry_after_s=5
@@ -164,12 +214,8 @@ class RedisStore:
         return job_id
 
     async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
-        outcome, *rest = await self._run("claim", job_id, stage, owner, self._queue.lease_s, self._max_attempts, *reads)
-        if outcome != b"ok":
-            return Refused(cast("Any", _text(outcome)))
-        attempt, record, *values = rest
-        payloads = {name: value for name, value in zip(reads, values, strict=False) if value is not None}
-        return Claim(_job_from_hash(job_id, _pairs(record)), stage, owner, int(attempt), payloads)
+        arguments = claim_arguments(self._settings, job_id, stage, owner, reads)
+        return claim_from_answer(job_id, stage, owner, reads, await self._run("claim", *arguments))
 
     async def renew(self, owner: str, held: Sequence[tuple[str, Stage]]) -> list[tuple[str, Stage]]:
         if not held:
@@ -180,39 +226,7 @@ class RedisStore:
         return [held[int(position)] for position in lost]
 
     async def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
-        header: dict[str, Any] = {
-            "id": job_id,
-            "stage": stage,
-            "owner": owner,
-            "payloads": list(commit.payloads),
-            "fields": {
-                name: value
-                for name, value in (
-                    ("prompt_tokens", commit.prompt_tokens),
-                    ("completion_tokens", commit.completion_tokens),
-                )
-                if value is not None
-            },
-            "n_tokens": len(commit.tokens),
-            "tokens_from": commit.tokens_from,
-            "n_events": len(commit.events),
-            "done": commit.done,
-            "messages": [(message.stage, message.queue) for message in commit.messages],
-            "lost_after": self._queue.lost_after_s,
-        }
-        if commit.consumed is not None:
-            header["consumed"] = commit.consumed
-        if commit.status is not None:
-            header["status"] = commit.status.value
-            header["error"] = compact_json(commit.error).decode() if commit.error else ""
-        outcome = await self._run(
-            "commit",
-            json.dumps(header),
-            *commit.payloads.values(),
-            *commit.tokens,
-            *commit.events,
-            *(message.body for message in commit.messages),
-        )
+        outcome = await self._run("commit", *commit_arguments(self._settings, job_id, stage, owner, commit))
         if outcome != b"ok":
             raise ClaimLost(_text(outcome))
 

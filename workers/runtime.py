@@ -39,6 +39,7 @@ from tasks.reaper import reap_forever
 from tasks.settings import Settings
 from tasks.specs import Stage, TaskSpec
 from tasks.store import Claim, ClaimLost, Commit, JobStore, Refused, Worker
+from tasks.store_blocking import BlockingLedger
 from tasks.store_redis import RedisBus, RedisStore
 from tasks.telemetry import configure_logging, get_logger
 
@@ -83,6 +84,8 @@ class Runtime:
         self.loop = _new_loop()
         self._app = app
         self._worker = (role, queues, models, detail)
+        self._ledger = BlockingLedger(settings)
+        self._claiming = threading.Lock()
         self._held: dict[tuple[str, Stage], _Held] = {}
         self._listeners: list[Listener] = []
         self._background: set[asyncio.Task[Any]] = set()
@@ -145,6 +148,7 @@ class Runtime:
             self.wait(self._close())
         except (BrokerUnavailable, TimeoutError):
             log.warning("withdrawal_failed", worker=self.id)
+        self._ledger.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=5)
 
@@ -181,13 +185,12 @@ class Runtime:
 
     def compute(self, spec: TaskSpec, job_id: str, body: Compute) -> None:
         """Run a stage in this thread: claim, compute, commit and dispatch what follows."""
-        claim = self.wait(self._claim(spec, job_id))
+        claim = self._claim(spec, job_id)
         if claim is None:
             return
         with structlog.contextvars.bound_contextvars(job_id=job_id, stage=spec.stage):
             try:
-                commit = body(claim)
-                self.wait(self.store.commit(job_id, spec.stage, self.id, commit))
+                self._ledger.commit(job_id, spec.stage, self.id, body(claim))
             except Exception as error:  # noqa: BLE001 - every error ends or repeats the stage, none is swallowed
                 self.wait(self._settle(claim, error))
             finally:
@@ -195,7 +198,7 @@ class Runtime:
 
     def pursue(self, spec: TaskSpec, job_id: str, body: Pursue) -> None:
         """Run a stage on the loop and wait for it in this thread."""
-        claim = self.wait(self._claim(spec, job_id))
+        claim = self._claim(spec, job_id)
         if claim is None:
             return
         future = asyncio.run_coroutine_threadsafe(self._pursue(claim, body), self.loop)
@@ -207,17 +210,18 @@ class Runtime:
     def launch(self, spec: TaskSpec, job_id: str, body: Pursue) -> None:
         """Run a stage on the loop and return as soon as it has begun: from then on the claim, not the queue,
         says that this process has it."""
-        claim = self.wait(self._claim(spec, job_id))
+        claim = self._claim(spec, job_id)
         if claim is not None:
             self.loop.call_soon_threadsafe(lambda: self.spawn(self._pursue(claim, body)))
 
-    async def _claim(self, spec: TaskSpec, job_id: str) -> Claim | None:
+    def _claim(self, spec: TaskSpec, job_id: str) -> Claim | None:
         key = (job_id, spec.stage)
-        if key in self._held:
-            return None  # a second message for what this process is doing already
-        self._held[key] = _Held(time.monotonic() + spec.time_limit_s)
+        with self._claiming:
+            if key in self._held:
+                return None  # a second message for what this process is doing already
+            self._held[key] = _Held(time.monotonic() + spec.time_limit_s)
         try:
-            claim = await self.store.claim(job_id, spec.stage, self.id, spec.reads)
+            claim = self._ledger.claim(job_id, spec.stage, self.id, spec.reads)
         except BrokerUnavailable as unavailable:
             del self._held[key]
             log.warning("stage_left_to_the_reaper", job_id=job_id, reason=unavailable.message)
@@ -228,9 +232,9 @@ class Runtime:
         if isinstance(claim, Refused):
             del self._held[key]
             if claim.why == "expired":
-                await self.pipeline.fail(job_id, DeadlineExceeded())
+                self.wait(self.pipeline.fail(job_id, DeadlineExceeded()))
             elif claim.why == "exhausted":
-                await self.pipeline.fail(job_id, AttemptsExhausted())
+                self.wait(self.pipeline.fail(job_id, AttemptsExhausted()))
             return None
         return claim
 
