@@ -11,10 +11,12 @@ A line without `server` goes to the one before. DIR needs config.json and the to
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import os
 import sys
+from collections import OrderedDict
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -50,8 +52,12 @@ async def _serve(server: dict[str, Any]) -> Any:
     return httpx.AsyncClient(transport=transport, base_url="http://peer", timeout=120)
 
 
+MOST_SERVERS = 3
+"""A server takes a few hundred megabytes; cases come sorted by server."""
+
+
 async def _answer_lines(out: Any) -> None:
-    clients: dict[str, Any] = {}
+    clients: OrderedDict[str, Any] = OrderedDict()
     server: dict[str, Any] = {}
     for line in sys.stdin:
         case = json.loads(line)
@@ -59,6 +65,9 @@ async def _answer_lines(out: Any) -> None:
         key = json.dumps(server, sort_keys=True)
         if key not in clients:
             clients[key] = await _serve(server)
+            if len(clients) > MOST_SERVERS:
+                await clients.popitem(last=False)[1].aclose()
+                gc.collect()
         reply = await clients[key].post(case["path"], json=case["body"])
         answer = {"status": reply.status_code, "body": reply.json()}
         out.write(json.dumps(answer) + "\n")
