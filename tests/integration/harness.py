@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from api.cli.yard import answers, worker_command
-from tests.conftest import RedisServer, free_port
+from api.cli.yard import answers, free_port, worker_command
+from tests.conftest import RedisServer
 
 WORDS = (
     "the yard runs every request through render and generate and derender on real queues with nothing lost "

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 from tokenizers import Tokenizer
 
-from tests.conftest import RedisServer, free_port, redis_binary
+from api.cli.yard import free_port
+from tests.conftest import RedisServer, redis_binary
 from tests.integration.harness import Yard, echoed, scripted_model, write_tokenizer
 
 PROMPT = "the yard runs every request through render and generate and derender, number {}: café 東京 🙂 "

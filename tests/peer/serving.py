@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import free_port
+from api.cli.yard import free_port
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", Path.home() / ".cache" / "vllm-peer"))
 START_TIMEOUT_S = 300
