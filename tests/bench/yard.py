@@ -129,13 +129,7 @@ async def _latency(yard: Yard, http: aiohttp.ClientSession, engine: Engine) -> T
         return first, time.perf_counter() - began
 
     async def through(number: int) -> tuple[float, float]:
-        began = time.perf_counter()
-        first = 0.0
-        async with http.post(f"{yard.url}/v1/chat/completions", json=body(number)) as reply:
-            async for line in reply.content:
-                if not first and line.startswith(b"data: {") and _has_content(line):
-                    first = time.perf_counter() - began
-        return first, time.perf_counter() - began
+        return await _first_and_last(http, yard, body(number))
 
     for number in range(4):
         await directly(number), await through(number)
@@ -178,6 +172,17 @@ async def _latency(yard: Yard, http: aiohttp.ClientSession, engine: Engine) -> T
     )
 
 
+async def _first_and_last(http: aiohttp.ClientSession, yard: Yard, body: dict[str, Any]) -> tuple[float, float]:
+    """Seconds until a streamed answer's first content, and until its end."""
+    began = time.perf_counter()
+    first = 0.0
+    async with http.post(f"{yard.url}/v1/chat/completions", json=body) as reply:
+        async for line in reply.content:
+            if not first and line.startswith(b"data: {") and _has_content(line):
+                first = time.perf_counter() - began
+    return first, time.perf_counter() - began
+
+
 def _has_content(line: bytes) -> bool:
     return any(choice["delta"].get("content") for choice in json.loads(line[6:])["choices"])
 
@@ -196,10 +201,15 @@ async def _scripted(folder: Path, redis: RedisServer) -> list[Table]:
     tokenizer = write_tokenizer(folder / "tokenizer")
     yard = Yard(folder, redis, [scripted_model("echo", tokenizer, chunk_tokens=4)])
     yard.start_all(cpu=2, gpu=1)
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     try:
         yard.await_ready()
         async with _session() as http:
+            firsts = [
+                (await _first_and_last(http, yard, yard.body(PROMPT.format(number), 32, stream=True)))[0]
+                for number in range(60)
+            ]
+            rows.append(("time to first token, 1 at once, ms (median / p95)", milliseconds(firsts[10:]), "-"))
             for stream in (False, True):
 
                 async def ask(number: int, stream: bool = stream) -> None:
@@ -221,7 +231,7 @@ async def _scripted(folder: Path, redis: RedisServer) -> list[Table]:
     return [
         Table(
             "The yard by itself (scripted engine that answers at once, 32 tokens in 8 chunks)",
-            ("requests", "per second", "processor time per request, ms"),
+            ("requests", "per second, or as named", "processor time per request, ms"),
             rows,
             ("Two CPU workers, one GPU worker, one API process, Redis and the client share the machine's cores.",),
         )
