@@ -16,7 +16,7 @@ from celery import Celery
 
 from tasks.errors import Cancelled, DeadlineExceeded, TokenyardError, error_to_json
 from tasks.ids import new_id
-from tasks.routing import Router
+from tasks.routing import Router, queue_for
 from tasks.settings import Settings
 from tasks.specs import DERENDER, GENERATE, Stage
 from tasks.store import Job, JobStore, Message, NewJob, Status
@@ -68,6 +68,7 @@ class Pipeline:
             stream=submission.stream,
             deadline_in_s=submission.deadline_in_s or timeout_s,
             ttl_s=limits.job_ttl_s if submission.detached else limits.response_ttl_s,
+            queues=tuple(queue_for(stage, submission.model, submission.job_class) for stage in submission.stages),
             listener=submission.listener,
             detached=submission.detached,
             idempotency_key=submission.idempotency_key,

@@ -79,6 +79,8 @@ class NewJob:
     deadline_in_s: float
     ttl_s: int
     """How long the finished job and its events are kept."""
+    queues: tuple[str, ...] = ()
+    """The queues that it will wait in, one after the other."""
     listener: str = ""
     """The bus of a process that waits for this job's events."""
     detached: bool = False
@@ -218,7 +220,7 @@ class JobStore(Protocol):
         Returns its id, or the id of the earlier job that has the same idempotency key.
 
         Raises:
-            QueueFull: the message's queue holds `max_queued` messages.
+            QueueFull: one of the job's queues holds `max_queued` messages.
         """
         ...
 

@@ -117,7 +117,7 @@ class MemoryStore:
             return earlier.id
         if job.id in self._jobs:
             return job.id
-        if len(self.queues[message.queue]) >= max_queued:
+        if any(len(self.queues[queue]) >= max_queued for queue in job.queues):
             raise QueueFull(retry_after_s=2)
         now = self._now()
         record = Job(

@@ -194,6 +194,7 @@ class RedisStore:
             "stages": " ".join(job.stages),
             "stage": message.stage,
             "queue": message.queue,
+            "queues": job.queues,
             "deadline_in": job.deadline_in_s,
             "ttl": job.ttl_s,
             "listener": job.listener,

@@ -7,7 +7,9 @@ if h.idempotency_key ~= '' then
 end
 local job = job_key(h.id)
 if redis.call('EXISTS', job) == 1 then return {'accepted', h.id, h.digest} end
-if redis.call('LLEN', h.queue) >= h.max_queued then return {'full', '', ''} end
+for _, queue in ipairs(h.queues) do
+  if redis.call('LLEN', queue) >= h.max_queued then return {'full', '', ''} end
+end
 local deadline = now + h.deadline_in
 local expire_at = math.ceil(deadline + h.ttl + 60)
 redis.call('HSET', job, 'status', 'queued', 'endpoint', h.endpoint, 'model', h.model, 'class', h.class,

@@ -232,6 +232,15 @@ async def test_a_full_queue_refuses(yard: Yard) -> None:
         await pipeline.submit(request)
 
 
+async def test_a_backlog_before_the_engine_refuses(yard: Yard) -> None:
+    settings = yard.settings.model_copy(update={"limits": yard.settings.limits.model_copy(update={"max_queued": 1})})
+    pipeline = Pipeline(settings, create_app(settings), yard.store)
+    await yard.rendered()  # waits for generate now
+    with pytest.raises(QueueFull):
+        await pipeline.submit(Submission("/v1/x", "tiny", b"{}", False, ("render", "generate")))
+    await pipeline.submit(Submission("/v1/x", "tiny", b"{}", False, ("render", "generate"), job_class="batch"))
+
+
 async def test_the_reaper_brings_back_a_lost_message_and_leaves_a_waiting_one(yard: Yard) -> None:
     first = await yard.submit()
     second = await yard.submit()
