@@ -17,7 +17,8 @@ from tasks.settings import Settings
 from tasks.specs import DERENDER_TASK, GENERATE_TASK, RENDER_TASK
 
 EVENT_INTERVAL_S = 0.3
-MOST_BUFFERED_EVENTS = 512
+MOST_BUFFERED_EVENTS = 1_000_000
+"""Never so many within an interval: only the consumer's own thread may send."""
 
 
 class LeaseRenewer(bootsteps.StartStopStep):
@@ -61,13 +62,15 @@ class EventBatcher(bootsteps.StartStopStep):
     """
 
     requires = ("celery.worker.consumer.events:Events",)
+    dispatcher: Any = None
+    """Of this process's consumer, for `report_taken`."""
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         self._timer: Any = None
         super().__init__(consumer, **kwargs)
 
     def start(self, consumer: Any) -> None:
-        dispatcher = consumer.event_dispatcher
+        dispatcher = EventBatcher.dispatcher = consumer.event_dispatcher
         dispatcher.on_send_buffered = None
         dispatcher.buffer_limit = MOST_BUFFERED_EVENTS
         self._timer = consumer.timer.call_repeatedly(EVENT_INTERVAL_S, self.flush, (consumer,), priority=10)
@@ -82,6 +85,27 @@ class EventBatcher(bootsteps.StartStopStep):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def report_taken(headers: dict[str, Any], runtime_s: float) -> None:
+    """Tell Flower of a task that was run without Celery's consumer, as the consumer would have."""
+    dispatcher = EventBatcher.dispatcher
+    if dispatcher is None or not dispatcher.enabled:
+        return
+    uuid = headers["id"]
+    dispatcher.send(
+        "task-received",
+        uuid=uuid,
+        name=headers["shadow"] or headers["task"],
+        args=headers["argsrepr"],
+        kwargs=headers["kwargsrepr"],
+        root_id=headers["root_id"],
+        parent_id=headers["parent_id"],
+        retries=0,
+        eta=None,
+        expires=None,
+    )
+    dispatcher.send("task-succeeded", uuid=uuid, result="None", runtime=runtime_s)
 
 
 def generate_queue(model: str, job_class: str) -> str:

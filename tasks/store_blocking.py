@@ -1,4 +1,4 @@
-"""The ledger's two calls of a stage that computes, for the thread that computes it.
+"""The ledger's calls of a stage that computes, for the thread that computes it.
 
 A pool thread that renders has nothing to wait for but Redis: asking it directly takes less processor time than a way over
 the event loop and back, and less of the request's time.
@@ -49,6 +49,14 @@ class BlockingLedger:
         outcome = self._run("commit", commit_arguments(self._settings, job_id, stage, owner, commit))
         if outcome != b"ok":
             raise ClaimLost(outcome.decode())
+
+    def take(self, queues: Sequence[str]) -> bytes | None:
+        """The next message of these queues, as a broker's consumer would pop it; None if they are empty.
+
+        A message that is lost between this and its claim is found missing by the reaper, as one is that a consumer loses.
+        """
+        message: bytes | None = self._run("take", tuple(queues))
+        return message
 
     def close(self) -> None:
         self._redis.close()

@@ -83,6 +83,9 @@ runtime = Runtime(
 )
 followers = Followers(runtime, catalog)
 serve(app, runtime, opening=catalog.preload)
-bind(app, RENDER_TASK, lambda job_id: runtime.compute(RENDER_TASK, job_id, render))
-bind(app, DERENDER_TASK, lambda job_id: runtime.compute(DERENDER_TASK, job_id, derender))
-bind(app, FOLLOW_TASK, lambda job_id: runtime.launch(FOLLOW_TASK, job_id, followers.follow))
+runners = {
+    RENDER_TASK.name: lambda job_id: runtime.compute(RENDER_TASK, job_id, render),
+    DERENDER_TASK.name: lambda job_id: runtime.compute(DERENDER_TASK, job_id, derender),
+    FOLLOW_TASK.name: lambda job_id: runtime.launch(FOLLOW_TASK, job_id, followers.follow),
+}
+bind(app, runners, after=lambda: runtime.take_more(runners))

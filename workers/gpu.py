@@ -254,4 +254,5 @@ runtime = Runtime(
 generator.runtime = runtime
 transport.set_gate(generator.slots.open)
 serve(app, runtime, opening=lambda: runtime.wait(generator.open()), closing=lambda: runtime.wait(generator.close()))
-bind(app, GENERATE_TASK, lambda job_id: runtime.pursue(GENERATE_TASK, job_id, generator.generate))
+runners = {GENERATE_TASK.name: lambda job_id: runtime.pursue(GENERATE_TASK, job_id, generator.generate)}
+bind(app, runners, after=lambda: runtime.take_more(runners, generator.slots.open))

@@ -20,11 +20,14 @@ def sources(*folders: str) -> list[Path]:
 
 
 def bound_specs(path: Path) -> list[str]:
-    """The specs that a module binds bodies to: `bind(app, SPEC, ...)`."""
+    """The specs that a module has bodies for: `runners = {SPEC.name: body, ...}`."""
     return [
-        ast.unparse(node.args[1])
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "bind"
+        ast.unparse(key).removesuffix(".name")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "runners"
+        if isinstance(node.value, ast.Dict)
+        for key in node.value.keys
+        if key is not None
     ]
 
 
