@@ -25,7 +25,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-JobClass = Literal["interactive", "batch"]
 EngineKind = Literal["vllm", "llamacpp", "scripted"]
 
 

@@ -34,7 +34,7 @@ RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_
 GENERATE_TASK = TaskSpec(
     "tokenyard.generate", GENERATE, "generate.{model}.{job_class}", ("generate", "prompt"), time_limit_s=86_400
 )
-DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt", "request"), time_limit_s=120)
+DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt"), time_limit_s=120)
 FOLLOW_TASK = TaskSpec(
     "tokenyard.derender_stream", DERENDER, "derender", ("context", "prompt", "checkpoint"), time_limit_s=86_400
 )
