@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -49,5 +50,9 @@ def test_a_broken_tokenizer_says_why_and_leaves_nothing(tmp_path):
     assert list(cache.iterdir()) == []
 
 
-def test_transformers_stays_out_of_the_worker(loaded):
-    assert "transformers" not in sys.modules
+def test_transformers_stays_out_of_the_worker(loaded, folder, cache):
+    asked = (
+        "import sys; from pathlib import Path; from workers.rendering.loading import load;"
+        "load(Path(sys.argv[1]), cache=Path(sys.argv[2])); sys.exit('transformers' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", asked, str(folder), str(cache)], check=True)
