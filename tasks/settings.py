@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 EngineKind = Literal["vllm", "llamacpp", "scripted"]
+Modality = Literal["image", "audio", "video"]
 
 
 class _Frozen(BaseModel):
@@ -46,6 +47,19 @@ class EngineSettings(_Frozen):
     connect_timeout_s: float = 5.0
     options: dict[str, Any] = Field(default_factory=dict)
     """What one kind of engine understands and others do not."""
+
+
+class MediaSettings(_Frozen):
+    """What beside text a model takes; its engine fetches it, and has allow-lists of its own."""
+
+    limits: dict[Modality, int] = Field(default_factory=dict)
+    """How many of each one prompt may have; what is not named is refused."""
+    allowed_domains: tuple[str, ...] = ()
+    """Hosts that http and https URLs may name; any if empty."""
+    allowed_local_path: str | None = None
+    """The folder on the engine's machine that file URLs may name; none if not set."""
+    placeholders: dict[Modality, str] = Field(default_factory=dict)
+    """What stands for one of them in the prompt, for chat templates that read a message's content as text only."""
 
 
 class ModelSettings(_Frozen):
@@ -69,6 +83,7 @@ class ModelSettings(_Frozen):
     trust_request_chat_template: bool = False
     generation_defaults: dict[str, Any] = Field(default_factory=dict)
     """Sampling parameters for requests that leave them out; a `generation_config.json` beside the tokenizer is read."""
+    media: MediaSettings = MediaSettings()
     preload: bool = True
     """Load at worker start rather than on the first request."""
     engine: EngineSettings = EngineSettings()

@@ -117,6 +117,7 @@ def load_model(model: ModelSettings) -> ModelProfile:
             default_template_arguments=model.default_template_arguments,
             max_model_len=model.max_model_len,
             trust_request_chat_template=model.trust_request_chat_template,
+            media=model.media,
         ),
         parser=parsing.bind(parsed, loaded.tokenizer.added_tokens),
         fingerprint=_fingerprint(model, loaded, template),

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Protocol
 
 from tasks.errors import ContextLengthExceeded, InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject, Prompt
+from tasks.settings import MediaSettings
 from workers.rendering.loading import LoadedTokenizer
+from workers.rendering.media import PromptMedia
 from workers.text.tokenizer import Tokenizer
 
 RENDERERS = {
@@ -35,6 +37,8 @@ class RenderedPrompt:
     token_ids: tuple[int, ...]
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] | None = None
+    content_parts: tuple[JsonObject, ...] = ()
+    """Media that the engine is to put in the place of their placeholders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class RenderSettings:
     chat_template: str | None = None
     default_template_arguments: Mapping[str, Any] = field(default_factory=dict)
     trust_request_chat_template: bool = False
+    media: MediaSettings = field(default_factory=MediaSettings)
 
 
 class Renderer(Protocol):
@@ -79,14 +84,20 @@ class TextRenderer(ABC):
         return False
 
     @abstractmethod
-    def write(self, conversation: Conversation) -> str:
-        """The conversation as the model reads it; raises InvalidRequest."""
+    def write(self, conversation: Conversation, media: PromptMedia) -> str:
+        """The conversation as the model reads it, its images and the like added to `media`; raises InvalidRequest."""
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt of a conversation; raises InvalidRequest."""
         self._check_trust(conversation)
         check_limits(conversation, self._settings.max_model_len)
-        return encode_prompt(self._tokenizer, self.write(conversation), conversation, self._settings.max_model_len)
+        media = PromptMedia(self._settings.media)
+        text = self.write(conversation, media)
+        rendered = encode_prompt(self._tokenizer, text, conversation, self._settings.max_model_len)
+        if not media.content_parts:
+            return rendered
+        # What the engine reads is longer: offsets into the text would say nothing of its tokens.
+        return replace(rendered, offsets=None, content_parts=tuple(media.content_parts))
 
     def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
         """The prompt of a plain completion; raises InvalidRequest."""
@@ -110,6 +121,7 @@ def make_renderer(
     chat_template: str | None = None,
     default_template_arguments: Mapping[str, Any] | None = None,
     trust_request_chat_template: bool = False,
+    media: MediaSettings | None = None,
 ) -> Renderer:
     """The renderer of that name for a loaded tokenizer; raises ValueError for a name that nobody knows."""
     if name not in RENDERERS:
@@ -118,7 +130,13 @@ def make_renderer(
     make: Callable[[LoadedTokenizer, RenderSettings], Renderer] = getattr(import_module(module), attribute)
     return make(
         loaded,
-        RenderSettings(max_model_len, chat_template, default_template_arguments or {}, trust_request_chat_template),
+        RenderSettings(
+            max_model_len,
+            chat_template,
+            default_template_arguments or {},
+            trust_request_chat_template,
+            media or MediaSettings(),
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject
 from workers.rendering.base import TextRenderer, given, template_arguments
+from workers.rendering.media import PromptMedia
 from workers.rendering.messages import shape_messages
 from workers.rendering.tools import template_tools
 
@@ -62,10 +63,10 @@ Here are the functions available in JSONSchema format:
 class DeepSeekV32Renderer(TextRenderer):
     """Thinks if `thinking` or `enable_thinking` says so; earlier reasoning is left out once the user speaks again."""
 
-    def write(self, conversation: Conversation) -> str:
+    def write(self, conversation: Conversation, media: PromptMedia) -> str:
         arguments = given(template_arguments(conversation, self._settings.default_template_arguments))
         thinking = bool(arguments.get("thinking") or arguments.get("enable_thinking"))
-        messages = shape_messages(conversation.messages, "string")
+        messages = shape_messages(conversation.messages, "string", media)
         if conversation.tools:
             messages.insert(0, {"role": "system", "tools": template_tools(conversation.tools)})
         if thinking and messages and messages[-1]["role"] == "user":

@@ -29,6 +29,7 @@ from workers.rendering.deepseek_v32 import (
     write_calls,
     write_schemas,
 )
+from workers.rendering.media import PromptMedia
 from workers.rendering.messages import shape_messages
 from workers.rendering.tools import template_tools
 
@@ -86,14 +87,14 @@ _EFFORTS = {
 class DeepSeekV4Renderer(TextRenderer):
     """Thinks unless `thinking` or `enable_thinking` says no; with tools, earlier reasoning stays."""
 
-    def write(self, conversation: Conversation) -> str:
+    def write(self, conversation: Conversation, media: PromptMedia) -> str:
         arguments = given(template_arguments(conversation, self._settings.default_template_arguments))
         switches = [arguments[name] for name in ("thinking", "enable_thinking") if name in arguments]
         thinking = any(switches) if switches else True
         effort = arguments.get("reasoning_effort")
         if effort == "none":
             thinking = False
-        messages = shape_messages(conversation.messages, "openai")
+        messages = shape_messages(conversation.messages, "openai", media)
         messages = [{**message, "content": _flat(message["content"])} for message in messages]
         if conversation.tools:
             messages = _with_tools(messages, template_tools(conversation.tools))

@@ -24,6 +24,7 @@ from typing import Any
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject
 from workers.rendering.base import RenderedPrompt, TextRenderer, check_length, check_limits
+from workers.rendering.media import MEDIA_KINDS, PromptMedia
 from workers.rendering.tools import template_tools
 from workers.rendering.typescript import declare_functions
 
@@ -57,7 +58,7 @@ class _Message:
 class HarmonyRenderer(TextRenderer):
     """Template arguments, truncation and offsets mean nothing to it."""
 
-    def write(self, conversation: Conversation) -> str:
+    def write(self, conversation: Conversation, media: PromptMedia) -> str:
         return _joined(_messages(conversation))
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
@@ -155,4 +156,6 @@ def _call(function: JsonObject) -> _Message:
 def _parts(content: Any) -> tuple[str, ...]:
     if not content or isinstance(content, str):
         return (content or "",)
+    if media := [part for part in content if isinstance(part, dict) and part.get("type") in MEDIA_KINDS]:
+        raise InvalidRequest(f"this model takes text alone, and no part of type {media[0]['type']!r}", param="messages")
     return tuple(part if isinstance(part, str) else part.get("text") or "" for part in content)

@@ -9,6 +9,7 @@ from jinja2 import TemplateError
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject
 from workers.rendering.base import TextRenderer, given, template_arguments
+from workers.rendering.media import PromptMedia
 from workers.rendering.messages import developer_as_system, shape_messages
 from workers.rendering.templates import compile_template, content_format_of, knows_developer_role, takes_late_system
 from workers.rendering.tools import template_tools
@@ -27,14 +28,14 @@ class JinjaRenderer(TextRenderer):
         except InvalidRequest:
             return False
 
-    def write(self, conversation: Conversation) -> str:
+    def write(self, conversation: Conversation, media: PromptMedia) -> str:
         """The conversation as the chat template writes it; raises InvalidRequest with the template's own reason."""
         arguments = given(template_arguments(conversation, self._settings.default_template_arguments))
         tools = None if conversation.tools is None else template_tools(conversation.tools)
         tools = arguments.pop("tools", tools)
         chosen = conversation.template or arguments.get("chat_template")
         source = self._source(chosen, with_tools=tools is not None)
-        messages = shape_messages(conversation.messages, content_format_of(source))
+        messages = shape_messages(conversation.messages, content_format_of(source), media)
         if not knows_developer_role(source):
             messages = developer_as_system(messages)
         return self._apply(source, messages, tools, arguments)

@@ -8,15 +8,11 @@ from typing import Any
 
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import JsonObject
+from workers.rendering.media import MEDIA_KINDS, PromptMedia
 from workers.rendering.templates import ContentFormat
 
 _TEXT_OF = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 """Kinds of text parts, and the key that their text is under."""
-
-_MEDIA = frozenset(
-    ("image_url", "input_image", "image_pil", "image_embeds", "audio_url", "input_audio", "audio_embeds")
-    + ("video_url", "video_embeds", "prompt_embeds")
-)
 
 _PART_FIELDS = frozenset(
     ("audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio")
@@ -28,26 +24,31 @@ _BILLING_HEADER = "x-anthropic-billing-header"
 """A line that one client puts before its system prompt; it differs with every request and would defeat prefix caches."""
 
 
-def shape_messages(messages: Iterable[Mapping[str, Any]], content_format: ContentFormat) -> list[JsonObject]:
-    """Messages with content in the template's format and with tool call arguments as objects.
+def shape_messages(
+    messages: Iterable[Mapping[str, Any]], content_format: ContentFormat, media: PromptMedia
+) -> list[JsonObject]:
+    """Messages with content in the template's format and with tool call arguments as objects; media go to `media`.
 
-    Raises InvalidRequest for content parts that are unknown or no text, and for malformed tool calls.
+    Raises InvalidRequest for content parts that are unknown or that the model does not take, and for malformed tool
+    calls.
     """
-    return [_message(message, content_format) for message in messages]
+    return [_message(message, content_format, media) for message in messages]
 
 
-def _message(message: Mapping[str, Any], content_format: ContentFormat) -> JsonObject:
+def _message(message: Mapping[str, Any], content_format: ContentFormat, media: PromptMedia) -> JsonObject:
     role = message["role"]
     content = message.get("content")
     parts: list[Any] = [] if content is None else [content] if isinstance(content, str) else list(content)
     if role == "system":
         parts = [rest for part in parts if (rest := _without_billing_header(part)) is not None]
-    shaped = [part for part in map(_part, parts) if part is not None]
+    shaped = [shaped for part in parts if (shaped := _part(part, media)) is not None]
     out: JsonObject = {"role": role}
     if content_format == "openai":
         out["content"] = shaped
     else:
-        out["content"] = "\n".join(text for part in shaped if (text := _plain(part)))
+        text = "\n".join(text for part in shaped if (text := _plain(part)))
+        modalities = [part["type"] for part in shaped if part["type"] in ("image", "audio", "video")]
+        out["content"] = media.write_placeholders(text, modalities) if modalities else text
     match role:
         case "assistant":
             if message.get("tool_calls"):
@@ -68,18 +69,18 @@ def _message(message: Mapping[str, Any], content_format: ContentFormat) -> JsonO
 
 
 def _plain(part: JsonObject) -> str:
-    text: str = part["text"] if part["type"] == "text" else part["name"]
+    text: str = part.get("text") or part.get("name") or ""
     return text
 
 
-def _part(part: Any) -> JsonObject | None:
-    """One part as `{"type": "text", "text": ...}` or a tool reference; None for one without content."""
+def _part(part: Any, media: PromptMedia) -> JsonObject | None:
+    """One part as `{"type": "text", "text": ...}`, a tool reference or `{"type": "image"}`; None if it is empty."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     kind = part.get("type")
     if kind is None or part.get("uuid") is not None:
-        if media := _MEDIA.intersection(part):
-            raise _no_media(min(media))
+        if not MEDIA_KINDS.isdisjoint(part):
+            return _medium(part, media)
         if "tool_reference" in part:
             return {"type": "tool_reference", "name": part.get("name")}
     if not isinstance(kind, str):
@@ -93,13 +94,13 @@ def _part(part: Any) -> JsonObject | None:
         return {"type": "text", "text": text} | {k: v for k, v in part.items() if k not in _PART_FIELDS}
     if kind == "tool_reference":
         return {"type": "tool_reference", "name": part.get("name")}
-    if kind in _MEDIA:
-        raise _no_media(kind)
+    if kind in MEDIA_KINDS:
+        return _medium(part, media)
     raise InvalidRequest(f"content parts of type {kind!r} are not supported", param="type")
 
 
-def _no_media(kind: str) -> InvalidRequest:
-    return InvalidRequest(f"this model takes text alone, and no content part of type {kind!r}", param="messages")
+def _medium(part: JsonObject, media: PromptMedia) -> JsonObject:
+    return {"type": media.add(part)} | {k: v for k, v in part.items() if k not in _PART_FIELDS}
 
 
 def _without_billing_header(part: Any) -> Any:

@@ -87,19 +87,21 @@ def resolve_request(
         out["reasoning_ended"] = reasoning_ended
     if facts.reasoning_parser is not None:
         out["reasoning_parser_kwargs"] = {"chat_template_kwargs": arguments}
-    return _with_offsets(out, rendered)
+    return _with_prompt(out, rendered)
 
 
 def resolve_completion(prompt: Prompt, rendered: RenderedPrompt, facts: EngineFacts) -> JsonObject:
     """`resolve_request` for a plain completion: no parser reads its output."""
     constraint = format_constraint(prompt)
     sampling = _sampling(prompt, rendered, facts, constraint, keep_special_tokens=False)
-    return _with_offsets({"sampling_params": sampling, **prompt.options}, rendered)
+    return _with_prompt({"sampling_params": sampling, **prompt.options}, rendered)
 
 
-def _with_offsets(out: JsonObject, rendered: RenderedPrompt) -> JsonObject:
+def _with_prompt(out: JsonObject, rendered: RenderedPrompt) -> JsonObject:
     if rendered.offsets is not None:
         out["token_offsets"] = [list(span) for span in rendered.offsets]
+    if rendered.content_parts:
+        out["content_parts"] = list(rendered.content_parts)
     return out
 
 

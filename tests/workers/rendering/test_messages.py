@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from tasks.errors import InvalidRequest
+from tasks.settings import MediaSettings
+from workers.rendering.media import PromptMedia
 from workers.rendering.messages import developer_as_system, shape_messages
 from workers.rendering.templates import ContentFormat
 
@@ -12,7 +14,9 @@ TEXT = {"type": "text", "text": "a"}
 
 
 def content(parts: Any, content_format: ContentFormat = "string", role: str = "user") -> Any:
-    return shape_messages([{"role": role, "content": parts}], content_format)[0]["content"]
+    return shape_messages([{"role": role, "content": parts}], content_format, PromptMedia(MediaSettings()))[0][
+        "content"
+    ]
 
 
 def test_content_takes_the_template_s_format():
@@ -57,7 +61,7 @@ def test_parts_that_are_no_text_are_refused(part):
 def test_tool_call_arguments_become_objects(sent, expected):
     call: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "f", "arguments": sent}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    (shaped,) = shape_messages([message], "string")
+    (shaped,) = shape_messages([message], "string", PromptMedia(MediaSettings()))
     assert shaped["tool_calls"][0]["function"] == {"name": "f", "arguments": expected}
     assert call["function"]["arguments"] == sent, "the request is left alone"
 
@@ -65,16 +69,25 @@ def test_tool_call_arguments_become_objects(sent, expected):
 @pytest.mark.parametrize("call", [3, {"type": "custom", "function": {}}, {"id": "c"}])
 def test_a_malformed_tool_call_is_refused(call):
     with pytest.raises(InvalidRequest) as caught:
-        shape_messages([{"role": "assistant", "content": "", "tool_calls": [call]}], "string")
+        shape_messages(
+            [{"role": "assistant", "content": "", "tool_calls": [call]}], "string", PromptMedia(MediaSettings())
+        )
     assert caught.value.param == "tool_calls"
 
 
 def test_an_empty_list_of_tool_calls_is_none():
-    assert "tool_calls" not in shape_messages([{"role": "assistant", "content": "", "tool_calls": []}], "string")[0]
+    assert (
+        "tool_calls"
+        not in shape_messages(
+            [{"role": "assistant", "content": "", "tool_calls": []}], "string", PromptMedia(MediaSettings())
+        )[0]
+    )
 
 
 def test_reasoning_is_found_under_both_names():
-    (shaped,) = shape_messages([{"role": "assistant", "content": "b", "reasoning": "r"}], "string")
+    (shaped,) = shape_messages(
+        [{"role": "assistant", "content": "b", "reasoning": "r"}], "string", PromptMedia(MediaSettings())
+    )
     assert (shaped["reasoning"], shaped["reasoning_content"]) == ("r", "r")
 
 
