@@ -1,7 +1,8 @@
 """Writes the recorded cases: `python -m tests.golden`.
 
 A case is what a user would see go wrong: the output's text, the request's tools and choice, the engine's finish reason,
-and the events it means. Events are `["text", TEXT]`, `["reasoning", TEXT]` and `["call", NAME, ARGUMENTS, ID]`.
+and the events it means. Events are `["text", TEXT]`, `["reasoning", TEXT]` and `["call", NAME, ARGUMENTS, ID]`. Beside
+them, the token ids of those tokenizers that are installed (`tokens.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.golden import tokens
 from tests.golden.families import REASONING, TOOLS, Call, Reasoning, Tools
 
 HERE = Path(__file__).parent
@@ -164,6 +166,8 @@ def main() -> None:
         write(name, "tools", tools.origin, tool_cases(name, tools))
     for name, reasoning in REASONING.items():
         write(name, "reasoning", reasoning.origin, reasoning_cases(name, reasoning))
+    for name in sorted({name for name, _ in tokens.TOKENIZERS}):
+        tokens.write(name)
     (HERE / "offered.json").write_text(json.dumps(OFFERED, indent=1) + "\n", encoding="utf-8")
 
 
