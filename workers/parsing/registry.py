@@ -153,8 +153,8 @@ def _templated(
         raise ValueError(f"{tool_parser or reasoning_parser!r} needs a tokenizer with a response_template.")
     if {tool_parser, reasoning_parser} - {None, *TEMPLATED}:
         raise ValueError(f"{tool_parser!r} and {reasoning_parser!r} cannot be combined.")
-    table = format_from_template(response_template)
-    return compose(table if tool_parser else None, table)
+    tools, reasoning = tool_parser is not None, reasoning_parser is not None
+    return format_from_template(response_template, tools=tools, reasoning=reasoning)
 
 
 @cache

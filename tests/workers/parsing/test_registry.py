@@ -7,7 +7,6 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -90,27 +89,13 @@ def test_a_format_comes_from_the_tokenizers_response_template() -> None:
     text = '<think>hm </think>Hi<call>{"name": "f", "arguments": {"a": 1}}</call><end>'
     for name in ("hf", "beam"):
         parser = bind(load_format(name, name, TEMPLATE), {})
-        for pieces in ([text], list(text)):
-            events, reason = parse(parser, ParseContext(tools=tools), (), pieces, "stop")
-            called = [CallStart(0, "f"), CallArguments(0, '{"a": 1}'), CallEnd(0)]
-            assert (events, reason) == ([Reasoning("hm"), Text("Hi"), *called], "tool_calls")
-    events, _ = parse(bind(load_format(None, "hf", TEMPLATE), {}), ParseContext(tools=tools), (), ["<call>{}"], "stop")
-    assert events == [Text("<call>{}")]
-
-
-@pytest.mark.parametrize(
-    ("template", "says"),
-    [
-        (None, "needs a tokenizer with a response_template"),
-        ({"version": 2}, "version 2"),
-        ({"fields": {}}, "no fields"),
-        ({"fields": {"thinking": {"open_pattern": "x+"}}}, "thinking.open_pattern"),
-        ({"fields": {"tool_calls": {"open": "<c>", "content": "xml-inline"}}}, "tool_calls.content"),
-    ],
-)
-def test_a_response_template_that_cannot_be_read_is_refused(template: dict[str, Any] | None, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        load_format("hf", "hf", template)
+        events, reason = parse(parser, ParseContext(tools=tools), (), [text], "stop")
+        called = [CallStart(0, "f"), CallArguments(0, '{"a": 1}'), CallEnd(0)]
+        assert (events, reason) == ([Reasoning("hm "), Text("Hi"), *called], "tool_calls")
+    with pytest.raises(ValueError, match="needs a tokenizer with a response_template"):
+        load_format("hf", "hf", None)
+    with pytest.raises(ValueError, match="cannot be combined"):
+        load_format("hermes", "hf", TEMPLATE)
 
 
 @pytest.mark.parametrize("chunk", [[], ["--chunk", "1"], ["--chunk", "random:7"]])
