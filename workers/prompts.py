@@ -61,6 +61,7 @@ def _facts(profile: ModelProfile) -> EngineFacts:
         tool_parser=profile.settings.tool_parser,
         reasoning_parser=profile.settings.reasoning_parser,
         forced=profile.parser.format.forced,
+        suffix=profile.parser.suffix,
     )
 
 

@@ -36,23 +36,32 @@ class Parser:
     marker_ids: frozenset[int]
     inner: str
     """All markers that text decides, and bodies' punctuation, for asking whether a token's text may be a part of one."""
+    suffix: str = ""
+    """What this tokenizer adds to the names of the format's markers (`:1a2b` in `<think:1a2b>`)."""
 
 
-def _spelled(format: Format, added_tokens: Mapping[str, int]) -> Format:
-    """The format with its markers as this tokenizer spells them."""
+def _suffix(format: Format, added_tokens: Mapping[str, int]) -> str:
+    """What this tokenizer adds to the names of the format's markers."""
     if not format.suffix:
-        return format
+        return ""
     suffixed = re.compile(f"(</?[a-z_]+)({format.suffix})>")
-    found = {match[1] + ">": token for token in added_tokens if (match := suffixed.fullmatch(token))}
-    if not found:
+    literals = set(format.markers.values())
+    matches = (match for token in added_tokens if (match := suffixed.fullmatch(token)))
+    return next((match[2] for match in matches if match[1] + ">" in literals), "")
+
+
+def _spelled(format: Format, suffix: str, added_tokens: Mapping[str, int]) -> Format:
+    """The format with its markers as this tokenizer spells them."""
+    if not suffix:
         return format
 
     def spell(literal: str) -> str:
-        return found.get(literal, literal)
+        suffixed = literal.removesuffix(">") + suffix + ">"
+        return suffixed if suffixed in added_tokens else literal
 
     prompt = format.prompt
     prompt = replace(prompt, opens=tuple(map(spell, prompt.opens)), closes=tuple(map(spell, prompt.closes)))
-    plain = _spelled(format.plain, added_tokens) if format.plain else None
+    plain = _spelled(format.plain, suffix, added_tokens) if format.plain else None
     markers = {marker: spell(literal) for marker, literal in format.markers.items()}
     return replace(format, markers=markers, prompt=prompt, plain=plain)
 
@@ -63,7 +72,8 @@ def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
     added_tokens: the tokenizer's added vocabulary, text → id. A marker that is exactly one of them is recognised by
         its id, and the same text spelled with ordinary tokens is data; every other marker is recognised by its text.
     """
-    format = _spelled(format, added_tokens)
+    suffix = _suffix(format, added_tokens)
+    format = _spelled(format, suffix, added_tokens)
     plain = format.plain or Format(name="identity")
     calls = _table(format, added_tokens)
     forced = {
@@ -89,6 +99,7 @@ def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
         turns=known(format.prompt.turns),
         marker_ids=frozenset(ids.values()),
         inner="\n".join(sorted(inner)),
+        suffix=suffix,
     )
 
 

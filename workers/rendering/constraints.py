@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject, Prompt
-from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER
+from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER, FREE_UNLESS_FORCED
 from workers.rendering.harmony_tags import tag_answer
 from workers.rendering.structural_tags import build_tag
 
@@ -25,12 +25,14 @@ def resolve_constraint(
     tool_parser: str | None = None,
     forced: Forced = "native",
     harmony: bool = False,
+    suffix: str = "",
 ) -> JsonObject | None:
     """`structured_outputs` for the engine's sampling parameters; None leaves the output free.
 
     A choice that must call a tool wins over a response format. With `auto`, calls are held to the family's form where
     a tool is strict, where only one call may be made, or where the family always is; a response format then remains
-    the alternative to calling. Raises InvalidRequest for a choice of a tool that is not there.
+    the alternative to calling. `suffix` is what the checkpoint adds to the names of its markers. Raises InvalidRequest
+    for a choice of a tool that is not there.
     """
     asked = format_constraint(conversation)
     if harmony and asked is not None and (content := _as_format(asked)) is not None:
@@ -47,17 +49,19 @@ def resolve_constraint(
         return {"json": _calls_schema(conversation, tools)}
     single = conversation.parallel_tool_calls is False
     if choice != "auto":
-        tag = build_tag(family, tools, "required" if choice == "required" else "named", single=single)
+        tag = build_tag(family, tools, "required" if choice == "required" else "named", single=single, suffix=suffix)
         return {"structural_tag": json.dumps(tag)}
     strict = any(tool["function"].get("strict") is True for tool in tools)
     if not (strict or tool_parser in ALWAYS_CONSTRAINED or (single and asked is None)):
         return asked
+    if asked is None and tool_parser in FREE_UNLESS_FORCED:
+        return None
     if asked is None:
         return {"structural_tag": json.dumps(build_tag(family, tools, "auto", single=single))}
     alternative = _as_format(asked)
     if alternative is None:
         return asked
-    tag = build_tag(family, tools, "required", single=single)
+    tag = build_tag(family, tools, "required", single=single, suffix=suffix)
     tag["format"] = {"type": "or", "elements": [tag["format"], alternative]}
     return {"structural_tag": json.dumps(tag)}
 

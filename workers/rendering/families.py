@@ -13,7 +13,9 @@ FAMILY_OF_PARSER: dict[str, str] = {
     "glm45": "glm_4_7",
     "glm47": "glm_4_7",
     "hermes": "hermes",
+    "hy_v4": "hy_v4",
     "kimi_k2": "kimi",
+    "kimi_k3": "kimi_k3",
     "ling3": "glm_4_7",
     "llama3_json": "llama",
     "llama4_json": "llama",
@@ -32,6 +34,9 @@ FAMILY_OF_PARSER: dict[str, str] = {
 ALWAYS_CONSTRAINED = frozenset({"glm45", "glm47"})
 """Tool parsers whose calls are held to their form in every request with tools, strict or not."""
 
+FREE_UNLESS_FORCED = frozenset({"hy_v4"})
+"""Tool parsers whose calls are held to their form only where one must be made."""
+
 
 def speaks_harmony(*, tool_parser: str | None = None, reasoning_parser: str | None = None) -> bool:
     """Whether the model's answers are messages in channels, as gpt-oss writes them."""
@@ -47,14 +52,14 @@ _KEEPING_REASONING = frozenset(
 
 _KEEPING_TOOLS = frozenset(
     ("cohere_command3", "cohere_command4", "deepseek_v32", "deepseek_v4", "deepseek_v41", "gemma4", "glm45", "glm47")
-    + ("granite", "inkling", "kimi_k3", "ling3", "mimo", "minimax_m2", "muse", "muse_glimmer")
-    + ("musespark1x", "plamo3", "qwen3_coder", "qwen3_xml", "seed_oss", "step3p5", "step5")
+    + ("granite", "inkling", "kimi_k3", "ling3", "mimo", "minimax_m2", "mistral", "muse")
+    + ("muse_glimmer", "musespark1x", "plamo3", "qwen3_coder", "qwen3_xml", "seed_oss", "step3p5", "step5")
 )
 """Tool parsers that read special tokens' text whether there are tools or not."""
 
 _KEEPING_WITH_TOOLS = frozenset(
     ("apertus", "functiongemma", "gigachat3", "granite4", "hermes", "internlm", "jamba", "kimi_k2", "lfm2", "longcat")
-    + ("minicpm5", "mistral", "poolside_v1", "qwen3_json", "step3")
+    + ("minicpm5", "poolside_v1", "qwen3_json", "step3")
 )
 """Tool parsers that read special tokens' text where a tool may be called."""
 

@@ -46,7 +46,7 @@ class EngineFacts:
     """What of a model's settings decides on its requests.
 
     `generation_defaults` are the generation config's sampling parameters. `forced` is how a family without
-    structural tags writes a call that it must make.
+    structural tags writes a call that it must make, `suffix` what the checkpoint adds to the names of its markers.
     """
 
     max_model_len: int
@@ -55,6 +55,7 @@ class EngineFacts:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     forced: Forced = "native"
+    suffix: str = ""
 
 
 def resolve_request(
@@ -66,7 +67,9 @@ def resolve_request(
     """
     check_choice(conversation, tool_parser=facts.tool_parser)
     harmony = speaks_harmony(tool_parser=facts.tool_parser, reasoning_parser=facts.reasoning_parser)
-    constraint = resolve_constraint(conversation, tool_parser=facts.tool_parser, forced=facts.forced, harmony=harmony)
+    constraint = resolve_constraint(
+        conversation, tool_parser=facts.tool_parser, forced=facts.forced, harmony=harmony, suffix=facts.suffix
+    )
     kept = keeps_special_tokens(conversation, tool_parser=facts.tool_parser, reasoning_parser=facts.reasoning_parser)
     arguments = template_arguments(conversation, facts.default_template_arguments)
     out: JsonObject = {

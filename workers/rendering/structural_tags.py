@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tasks.protocol.conversation import JsonObject
+from workers.rendering.argument_tags import tag_hunyuan, tag_kimi
 from workers.rendering.harmony_tags import tag_calls
 
 Choice = Literal["auto", "required", "named"]
 HARMONY = "harmony"
 """The family whose calls are messages and no markup."""
+HUNYUAN, KIMI_K3 = "hy_v4", "kimi_k3"
+"""The families whose arguments are elements with bare values."""
 
 _THINK = ("<think>", "</think>")
 
@@ -152,14 +155,22 @@ FAMILIES: dict[str, CallTags] = {
 }
 
 
-def build_tag(family: str, tools: Sequence[JsonObject], choice: Choice, *, single: bool = False) -> JsonObject:
+def build_tag(
+    family: str, tools: Sequence[JsonObject], choice: Choice, *, single: bool = False, suffix: str = ""
+) -> JsonObject:
     """The structural tag for a choice among tools: `required` and `named` must call, `named` takes one tool.
 
     Each tool's `function.strict` decides whether its arguments are held to its schema. `single` allows one call.
+    suffix: what the checkpoint adds to the names of its markers, in families that do so.
     """
     if family == HARMONY:
         arguments = [(tool["function"]["name"], _schema(_held_to(tool["function"]))) for tool in tools]
         return tag_calls(arguments, may_answer=choice == "auto")
+    auto, one = choice == "auto", choice == "named"
+    if family == HUNYUAN:
+        return tag_hunyuan(tools, auto=auto, one=one, single=single, suffix=suffix)
+    if family == KIMI_K3:
+        return tag_kimi(tools, auto=auto, one=one, single=single)
     tags = FAMILIES[family]
     calls = [tag for tool in tools for tag in _call(tags, tool["function"])]
     if tags.shallow and not all(tool["function"].get("strict") is True for tool in tools):

@@ -295,7 +295,8 @@ def test_suffixed_markers_are_the_tokenizers() -> None:
     tags = ("think", "/think", "tool_calls", "/tool_calls", "tool_call", "/tool_call", "arg_key", "/arg_key",
             "arg_value", "/arg_value")  # fmt: skip
     added = {f"<{tag}:1a2b>": at for at, tag in enumerate(tags)}
-    parser = bind(load_format("hy_v4", "hy_v4"), added)
+    parser = bind(load_format("hy_v4", "hy_v4"), {"<image:7>": 99, **added})
+    assert parser.suffix == ":1a2b"
     token = {tag: AddedToken(at, f"<{tag}:1a2b>", True) for at, tag in enumerate(tags)}
     pieces: list[Piece] = [
         "hm", token["/think"], token["tool_calls"], token["tool_call"], "f", token["arg_key"], "i", token["/arg_key"],

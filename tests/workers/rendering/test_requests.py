@@ -108,6 +108,12 @@ class TestConstraint:
         with pytest.raises(InvalidRequest):
             self.constraint(response_format={"type": "json_schema"})
 
+    def test_hunyuan_is_held_to_its_form_only_where_it_must_call(self):
+        assert self.constraint("hy_v4", tools=(STRICT,), tool_choice="auto") is None
+        facts = {"tool_parser": "hy_v4", "suffix": ":1a2b"}
+        got = resolve(facts, tools=(STRICT,), tool_choice="required")["sampling_params"]["structured_outputs"]
+        assert "<tool_calls:1a2b>" in got["structural_tag"]
+
     def test_calls_that_may_come_are_free_unless_strict(self):
         assert self.constraint(tools=(TOOL,), tool_choice="auto") is None
         assert self.constraint(tools=(STRICT,), tool_choice="none") is None

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER
-from workers.rendering.structural_tags import FAMILIES, HARMONY, build_tag
+from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER, FREE_UNLESS_FORCED
+from workers.rendering.structural_tags import FAMILIES, HARMONY, HUNYUAN, KIMI_K3, build_tag
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 TOOLS = [
@@ -89,5 +89,76 @@ def test_loose_tools_of_a_shallow_family_keep_their_keys():
 
 
 def test_parsers_name_families_that_there_are():
-    assert set(FAMILY_OF_PARSER.values()) == {*FAMILIES, HARMONY}
-    assert set(FAMILY_OF_PARSER) >= ALWAYS_CONSTRAINED
+    assert set(FAMILY_OF_PARSER.values()) == {*FAMILIES, HARMONY, HUNYUAN, KIMI_K3}
+    assert set(FAMILY_OF_PARSER) >= ALWAYS_CONSTRAINED | FREE_UNLESS_FORCED
+
+
+def consts(node: Any) -> list[str]:
+    """The literal texts of a tag, in order."""
+    return [one["value"] for one in forms(node, "const_string")]
+
+
+def forms(node: Any, kind: str) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        if node.get("type") == kind:
+            yield node
+        for value in node.values():
+            yield from forms(value, kind)
+    elif isinstance(node, list):
+        for value in node:
+            yield from forms(value, kind)
+
+
+ORDERED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string"},
+        "b": {"type": "integer", "minimum": 1},
+        "c": {"type": "string", "enum": ["x"]},
+    },
+    "required": ["b"],
+}
+STRICT: dict[str, Any] = {"type": "function", "function": {"name": 'f"&', "parameters": ORDERED, "strict": True}}
+
+
+@pytest.mark.parametrize("suffix", ["", ":1a2b"])
+def test_hunyuan_writes_required_keys_first_and_the_checkpoints_markers(suffix):
+    tag = build_tag("hy_v4", [STRICT], "named", suffix=suffix)["format"]
+    assert [tag["elements"][0]["value"], tag["elements"][2]["value"]] == [
+        f"<tool_calls{suffix}>",
+        f"</tool_calls{suffix}>",
+    ]
+    assert tag["elements"][1]["stop_after_first"] is True
+    [call] = tag["elements"][1]["tags"]
+    assert (call["begin"], call["end"]) == (f'<tool_call{suffix}>f"&', f"</tool_call{suffix}>")
+    must, may = call["content"]["elements"]
+    assert consts(must)[1] == "b" and may["type"] == "star"
+    assert [consts(pair)[1] for pair in may["content"]["elements"]] == ["a", "c"]
+
+
+def test_kimi_k3_holds_what_a_strict_tool_says_of_its_arguments():
+    tag = build_tag("kimi_k3", [STRICT], "required")["format"]
+    [call] = tag["elements"][2]["content"]["tags"]
+    assert call["begin"] == '<|open|>call tool="f&quot;&amp;" index="'
+    arguments = call["content"]["elements"][2]
+    assert arguments["type"] == "plus"
+    assert [one["begin"] for one in arguments["content"]["elements"]] == [
+        f'<|open|>argument key="{key}" type="{kind}"<|sep|>'
+        for key, kind in (("a", "string"), ("b", "number"), ("c", "string"))
+    ]
+    text, number, word = (one["content"] for one in arguments["content"]["elements"])
+    assert (text["type"], number["json_schema"], word["value"]) == ("any_text", ORDERED["properties"]["b"], "x")
+    bounded = {"name": "f", "strict": True, "parameters": {"properties": {"s": {"type": "string", "maxLength": 3}}}}
+    [pattern] = [
+        one["pattern"]
+        for one in forms(build_tag("kimi_k3", [{"function": bounded}], "required"), "regex")
+        if "[^<]" in one["pattern"]
+    ]
+    assert pattern == "(?:[^<]|<[^|]){0,3}"
+
+
+def test_kimi_k3_may_answer_where_no_call_is_forced():
+    auto, forced = (build_tag("kimi_k3", TOOLS, choice)["format"]["elements"][2] for choice in ("auto", "required"))
+    assert (auto["type"], auto["content"]) == ("optional", forced)
+    [loose] = build_tag("kimi_k3", TOOLS[1:], "required")["format"]["elements"][2]["content"]["tags"]
+    assert loose["content"]["elements"][2]["content"]["begin"] == "<|open|>argument "
