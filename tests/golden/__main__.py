@@ -149,6 +149,9 @@ def reasoning_cases(name: str, family: Reasoning) -> Iterator[dict[str, Any]]:
     spaced = family.opens + thought + " \n" + family.closes + before + answer + after
     kept = thought if family.trims else thought + " \n"
     yield case("white space before the marker", spaced, [["reasoning", kept], ["text", answer]])
+    if name == "granite_thinking_parser":
+        framed = f"{family.opens}{thought}\n{family.closes}\n\n{answer}\n"
+        yield case("line feeds around the marker", framed, [["reasoning", thought], ["text", answer + "\n"]])
     if family.off is not None:
         yield case("reasoning switched off", answer, [["text", answer]], template_arguments=dict(family.off))
 

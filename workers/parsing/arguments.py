@@ -83,6 +83,7 @@ STYLES: dict[str, Mapping[str, Any]] = {
     "name": NAMES,
     "id": NAMES,
     "key": NAMES,
+    "text": {"": "as written", "trimmed": "without line feeds before the first call or word"},
     "reasoning": {"": "as written", "trimmed": "without white space at its end"},
 }
 

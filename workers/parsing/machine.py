@@ -37,7 +37,7 @@ def start(parser: Parser, context: ParseContext, prompt_token_ids: Sequence[int]
         types=_types(context, table) if context.may_call else {},
         mode=_first_mode(parser, table, context, prompt_token_ids),
         held=parser.format.prologue,
-        lead="" if context.may_call else None,
+        lead="" if context.may_call or table.modes[table.answer].mode.style else None,
     )
 
 

@@ -204,7 +204,8 @@ class Run:
         sink = here.mode.sink
         plain = text[at:end] if at or end < len(text) else text
         if sink is Sink.TEXT:
-            self._content(plain)
+            trims = here.mode.style and self.lead == "" and self.index == 0
+            self._content(plain.lstrip("\n") if trims else plain)
         elif sink is Sink.REASONING:
             self._reason(here, plain)
         elif sink is Sink.GAP:

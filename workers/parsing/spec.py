@@ -79,7 +79,7 @@ class Mode:
     sink: Sink
     style: str = ""
     """Sink.BODY: a name in `arguments.BODIES`. Sink.VALUE: a name in `arguments.VALUES`. Sink.NAME, ID and KEY: a
-    name in `arguments.NAMES`, or "" for the text as written."""
+    name in `arguments.NAMES`. Sink.TEXT and REASONING: "trimmed". "" for the text as written."""
     then: str = CONTENT
 
 

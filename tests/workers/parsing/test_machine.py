@@ -329,3 +329,16 @@ def test_a_context_survives_json() -> None:
 def test_finish_without_any_output() -> None:
     parser = hermes()
     assert finish(parser, start(parser, ParseContext(), ()), "abort") == ([], "abort")
+
+
+def test_line_feeds_that_frame_the_first_answer_are_markup() -> None:
+    parser = bind(load_format("hermes", "granite_thinking_parser"), {})
+    text = "hm\n</think>\n\nHi\n\n<tool_call>{}"
+    for given in ({}, {"tools": ()}):
+        for pieces in ([text[:-13]], list(text[:-13])):
+            events, _ = read(parser, *pieces, **given)
+            assert events == [Reasoning("hm"), Text("Hi\n\n")]
+    events, _ = read(parser, "\n\nHi", template_arguments={"enable_thinking": False})
+    assert events == [Text("Hi")]
+    called = '</think><tool_call>{"name": "f", "arguments": {}}</tool_call>\n\nDone.'
+    assert read(parser, called)[0][-1] == Text("\n\nDone.")

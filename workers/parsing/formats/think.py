@@ -21,6 +21,7 @@ def think(
     *,
     start: str = REASONING,
     style: str = "",
+    text: str = "",
     stray: bool = True,
     interrupts: tuple[str, ...] = (),
     turns: tuple[str, ...] = (),
@@ -32,6 +33,7 @@ def think(
     """The table for one family.
 
     stray: a closing marker in the answer says nothing and goes; else it is text.
+    style, text: how reasoning and the answer are framed (`arguments.STYLES`).
     interrupts: markers of calls that end reasoning without its closing marker.
     """
     markers = {"THINK": opens, "/THINK": closes}
@@ -43,10 +45,11 @@ def think(
     for number, literal in enumerate(interrupts):
         markers[f"CALL{number}"] = literal
         rules[REASONING, f"CALL{number}"] = Go(CONTENT, Emit.KEEP)
+    modes = {REASONING: Mode(Sink.REASONING, style), CONTENT: Mode(Sink.TEXT, text)}
     return Format(
         name=name,
         markers=markers,
-        modes={REASONING: Mode(Sink.REASONING, style)} if style else {},
+        modes={name: mode for name, mode in modes.items() if mode.style},
         rules=rules,
         start=start,
         interrupts=interrupts,
@@ -85,7 +88,12 @@ MINICPMV = think("minicpmv", interrupts=_QWEN, turns=_CHATML, switches=("enable_
 STEP3P5 = think("step3p5", style="trimmed", interrupts=_QWEN, turns=_CHATML)
 NEMOTRON_V3 = think("nemotron_v3", style="trimmed", interrupts=_QWEN, turns=_CHATML, switches=("enable_thinking",))
 GRANITE_THINKING = think(
-    "granite_thinking_parser", style="trimmed", interrupts=_QWEN, turns=_CHATML, switches=("enable_thinking",)
+    "granite_thinking_parser",
+    style="trimmed",
+    text="trimmed",
+    interrupts=_QWEN,
+    turns=_CHATML,
+    switches=("enable_thinking",),
 )
 SEED_OSS = think(
     "seed_oss",
