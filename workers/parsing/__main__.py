@@ -1,7 +1,8 @@
 """Shows what a format makes of an output: `python -m workers.parsing NAME --tools tools.json < output.txt`.
 
 NAME is a tool parser, a reasoning parser, or both as TOOLS+REASONING (`hermes+qwen3`, `+qwen3`). With `--chunk` the output
-is read in pieces, with the state saved and restored between them, and the events must come out the same.
+is read in pieces, with the state saved and restored between them, and the events must come out the same. `hf` and `beam`
+read what the `response_template` in `--template` says.
 """
 
 from __future__ import annotations
@@ -12,25 +13,77 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning
 from workers.parsing.binding import Parser, bind
 from workers.parsing.context import ParseContext
 from workers.parsing.machine import finish, parse, start, step
-from workers.parsing.registry import REASONING, TOOLS, load_format
+from workers.parsing.registry import REASONING, TEMPLATED, TOOLS, load_format
 from workers.parsing.run import merge
-from workers.parsing.spec import Format
 from workers.parsing.state import ParserState
 
 
-def named_format(name: str) -> Format:
-    """The format of a name, or of two joined by a plus."""
+def parsers_of(name: str) -> tuple[str | None, str | None]:
+    """The tool parser and the reasoning parser of a name, or of two joined by a plus."""
     tools, plus, reasoning = name.partition("+")
     if plus:
-        return load_format(tools or None, reasoning or None)
+        return tools or None, reasoning or None
     if name in REASONING and name not in TOOLS:
-        return load_format(None, name)
-    return load_format(name, name if name in REASONING else None)
+        return None, name
+    return name, name if name in REASONING or name in TEMPLATED else None
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: no such file. ValueError: no JSON; the message names the file.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def read_tools(path: Path) -> tuple[dict[str, Any], ...]:
+    """The tools of a file: a list, or a request that has them.
+
+    Raises:
+        OSError: no such file. ValueError: no tools in it.
+    """
+    found = read_json(path)
+    tools = found.get("tools") if isinstance(found, dict) else found
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise ValueError(f"{path}: neither a list of tools nor a request with tools")
+    return tuple(tools)
+
+
+def read_template(path: Path) -> dict[str, Any]:
+    """A response template, by itself or in a tokenizer's configuration.
+
+    Raises:
+        OSError: no such file. ValueError: no template in it.
+    """
+    found = read_json(path)
+    template = found.get("response_template", found) if isinstance(found, dict) else None
+    if isinstance(template, dict):
+        return template
+    raise ValueError(f"{path}: there is no response_template")
+
+
+def choose(choice: str, tools: Sequence[dict[str, Any]]) -> str | dict[str, str]:
+    """The tool choice of a word or a function's name.
+
+    Raises:
+        ValueError: no such function.
+    """
+    if choice in ("none", "auto", "required"):
+        return choice
+    names = [str(tool.get("function", tool).get("name")) for tool in tools]
+    if choice not in names:
+        raise ValueError(f"--tool-choice {choice}: none, auto, required or one of {', '.join(names) or 'no tools'}")
+    return {"name": choice}
 
 
 def cut(text: str, how: str) -> list[str]:
@@ -40,6 +93,8 @@ def cut(text: str, how: str) -> list[str]:
         ValueError: neither a number nor random:SEED.
     """
     if not how.startswith("random:"):
+        if not how.isdecimal() or int(how) == 0:
+            raise ValueError(f"--chunk {how}: a number of characters from 1, or random:SEED")
         size = int(how)
         return [text[at : at + size] for at in range(0, len(text), size)]
     rng = random.Random(how.removeprefix("random:"))
@@ -81,24 +136,33 @@ def describe(event: ParseEvent) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="python -m workers.parsing", description=__doc__)
     options.add_argument("name", help="tool parser, reasoning parser, or TOOLS+REASONING")
-    options.add_argument("--tools", type=Path, help="JSON file with the request's tools")
+    options.add_argument("--tools", type=Path, help="JSON file: the request's tools, or the request")
     options.add_argument("--tool-choice", default="auto", help="none, auto, required, or a function's name")
+    options.add_argument("--chat-template-kwargs", default="{}", help='such as {"enable_thinking": false}')
+    options.add_argument("--template", type=Path, help="JSON file with a response template: tokenizer_config.json")
     options.add_argument("--chunk", help="read N characters at a time, or random:SEED")
     options.add_argument("--complete", action="store_true", help="show a call only once it has closed")
     options.add_argument("--finish-reason", default="stop", help="the engine's finish reason")
     given = options.parse_args(arguments)
     try:
-        parser = bind(named_format(given.name), {})
-        tools = tuple(json.loads(given.tools.read_text(encoding="utf-8"))) if given.tools else ()
-        choice = given.tool_choice if given.tool_choice in ("none", "auto", "required") else {"name": given.tool_choice}
+        tool_parser, reasoning_parser = parsers_of(given.name)
+        template = read_template(given.template) if given.template else None
+        parser = bind(load_format(tool_parser, reasoning_parser, template), {})
+        tools = read_tools(given.tools) if given.tools else ()
         context = ParseContext(
-            tools=tools, tool_choice=choice, tool_arguments="complete" if given.complete else "stream"
+            tools=tools,
+            tool_choice=choose(given.tool_choice, tools),
+            template_arguments=json.loads(given.chat_template_kwargs),
+            tool_arguments="complete" if given.complete else "stream",
         )
-        text = sys.stdin.read()
+        # As bytes: a terminal's reading would change line feeds.
+        text = sys.stdin.buffer.read().decode("utf-8")
         chunks = cut(text, given.chunk) if given.chunk else None
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
+    if tool_parser and not tools:
+        print("# no --tools: no call is looked for", file=sys.stderr)
     events, reason = parse(parser, context, [], [text], given.finish_reason)
     same = True
     if chunks is not None:

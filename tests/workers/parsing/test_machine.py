@@ -334,7 +334,8 @@ def test_finish_without_any_output() -> None:
 def test_line_feeds_that_frame_the_first_answer_are_markup() -> None:
     parser = bind(load_format("hermes", "granite_thinking_parser"), {})
     text = "hm\n</think>\n\nHi\n\n<tool_call>{}"
-    for given in ({}, {"tools": ()}):
+    requests: list[dict[str, Any]] = [{}, {"tools": ()}]
+    for given in requests:
         for pieces in ([text[:-13]], list(text[:-13])):
             events, _ = read(parser, *pieces, **given)
             assert events == [Reasoning("hm"), Text("Hi\n\n")]

@@ -110,8 +110,34 @@ def test_the_command_shows_the_events(chunk: list[str]) -> None:
     assert len(lines) == (6 if chunk else 5)
 
 
-def test_the_command_says_what_is_wrong() -> None:
-    command = [sys.executable, "-m", "workers.parsing", "nothing"]
-    done = subprocess.run(command, input="", capture_output=True, text=True, check=False, cwd=README.parents[2])
-    assert (done.returncode, json.dumps(done.stdout)) == (2, '""')
-    assert "known are" in done.stderr
+def command(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "workers.parsing", *arguments]
+    return subprocess.run(words, input=text, capture_output=True, text=True, check=False, cwd=README.parents[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing"], "known are"),
+        (["hermes", "--chunk", "0"], "--chunk 0: a number"),
+        (["hermes", "--tools", "pyproject.toml"], "pyproject.toml: "),
+        (["hermes", "--tools", "/no/such.json"], "/no/such.json"),
+        (["hermes", "--tools", str(GOLDEN / "offered.json"), "--tool-choice", "pong"], "get_weather, ping"),
+        (["hf"], "response_template"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], says: str) -> None:
+    done = command(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_the_command_reads_requests_templates_and_template_arguments(tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text(json.dumps({"tools": [{"function": {"name": "f"}}]}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"response_template": TEMPLATE}))
+    given = ["--tools", str(tmp_path / "request.json"), "--template", str(tmp_path / "tokenizer_config.json")]
+    done = command("hf", *given, text='<think>hm</think><call>{"name": "f", "arguments": {}}</call>')
+    assert done.stdout.splitlines()[:2] == ["reasoning  'hm'", "call 0     f"]
+    done = command("+qwen3", "--chat-template-kwargs", '{"enable_thinking": false}', text="a\n")
+    assert done.stdout.splitlines() == ["text       'a\\n'", "finish     stop"]
+    assert "no --tools" in command("hermes").stderr
