@@ -8,8 +8,7 @@ right.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +20,13 @@ from tasks.protocol.base import JsonObject
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.generate import CandidateLogprob, PositionLogprobs, TokenChunk
 from tasks.settings import ModelSettings
+from tests.peer.reference import PEER, Frontend, started
 from workers import derendering, parsing
 from workers.catalog import ModelProfile
 from workers.rendering.base import Renderer
 from workers.surfaces.openai_chat import OPENAI_CHAT
 from workers.text.tokenizer import Tokenizer, TokenizerInfo
 
-PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
 MODELS = {
     "qwen3": (Path("~/.cache/real-tokenizers/qwen3").expanduser(), "hermes", "qwen3"),
     "smollm2": (Path("~/.cache/smollm2-135m-instruct/hf").expanduser(), None, None),
@@ -223,51 +222,24 @@ def one_shot_body(case: Case) -> JsonObject:
     }
 
 
-class Peer:
-    """The reference's frontend in a process of its own, one server for each model."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [str(PEER / "bin/python"), str(Path(__file__).with_name("frontend.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def ask(self, case: Case, body: JsonObject) -> Any:
-        folder, tool_parser, reasoning_parser = MODELS[case.model]
-        line = {
-            "server": {
-                "model": str(folder),
-                "tool_call_parser": tool_parser,
-                "reasoning_parser": reasoning_parser,
-                "flags": ["--max-model-len", "8192"],
-            },
-            "path": "/v1/chat/completions/derender",
-            "body": body,
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(line) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        assert answer["status"] == 200, answer
-        return answer["body"]
-
-    def close(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(30)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def peer() -> Any:
-    peer = Peer()
-    yield peer
-    peer.close()
+def peer() -> Iterator[Frontend]:
+    with started() as frontend:
+        yield frontend
+
+
+def ask(peer: Frontend, case: Case, body: JsonObject) -> JsonObject:
+    folder, tool_parser, reasoning_parser = MODELS[case.model]
+    server = {
+        "model": str(folder),
+        "tool_call_parser": tool_parser,
+        "reasoning_parser": reasoning_parser,
+        "flags": ["--max-model-len", "8192"],
+    }
+    answer = peer.ask(server, body)
+    assert answer["status"] == 200, answer
+    answered: JsonObject = answer["body"]
+    return answered
 
 
 def told(choice: JsonObject, usage: JsonObject) -> JsonObject:
@@ -300,8 +272,8 @@ def compare(case: Case, ours: JsonObject, theirs: JsonObject, prefix: str = "") 
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_whole_answer(peer: Peer, case: Case) -> None:
-    theirs = peer.ask(case, one_shot_body(case))
+def test_a_whole_answer(peer: Frontend, case: Case) -> None:
+    theirs = ask(peer, case, one_shot_body(case))
     ours = derendering.respond(profile_for(case), context_of(case), ids_of(case)[0], chunks_of(case, None))
     assert ours.keys() == theirs.keys()
     assert ours["choices"][0].keys() == theirs["choices"][0].keys()
@@ -309,7 +281,7 @@ def test_a_whole_answer(peer: Peer, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_streamed_answer(peer: Peer, case: Case) -> None:
+def test_a_streamed_answer(peer: Frontend, case: Case) -> None:
     """Token by token; the deltas are compared as the message that they add up to."""
     if "stop" in case.fields:
         pytest.skip("the reference does not derender streams with stop strings")
@@ -326,7 +298,7 @@ def test_a_streamed_answer(peer: Peer, case: Case) -> None:
             "prompt_token_ids": prompt,
             "chat_request": request_of(case, stream=True),
         }
-        answer = peer.ask(case, body)
+        answer = ask(peer, case, body)
         client_state = answer["stream_state"]
         theirs += answer["chunk"]["choices"]
         state, chunks, _ = derendering.step(profile_for(case), context, state, chunk)
