@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from tasks.protocol.events import CallArguments, CallEnd, CallStart, ParseEvent, Reasoning, Text
+from tasks.protocol.events import CallArguments, ParseEvent, Reasoning, Text
 from workers.parsing import arguments
 from workers.parsing.binding import Parser
+from workers.parsing.calls import MAX_LEAD, CallReader
 from workers.parsing.lexer import Live
 from workers.parsing.partial_json import Status
 from workers.parsing.spec import CONTENT, REASONING, Emit, Go, Mode, Sink
@@ -20,8 +19,6 @@ from workers.text.pieces import AddedToken
 
 MAX_CAPTURE = 256
 """Longest name, id or key of an argument, in characters."""
-MAX_LEAD = 1024
-"""Most white space that is held to see whether a call follows, in characters."""
 
 _WORD = re.compile(r"\S")
 _MARKUP = frozenset({Sink.GAP, Sink.SKIP, Sink.DROP, Sink.NAME, Sink.ID, Sink.KEY, Sink.VALUE, Sink.BODY})
@@ -59,35 +56,17 @@ def _joined(event: ParseEvent, parts: list[str]) -> ParseEvent:
     return Reasoning("".join(parts)) if isinstance(event, Reasoning) else Text("".join(parts))
 
 
-class Run:
-    """One step's working copy of the state."""
+class Run(CallReader):
+    """One step's working copy of the state: reads pieces as the table says."""
 
-    __slots__ = (
-        "begun_value", "body", "call", "call_id", "captured", "closed", "count", "events", "held", "index", "kept",
-        "key", "lead", "mode", "name", "parser", "raw", "state", "table", "value",
-    )  # fmt: skip
+    __slots__ = ("held", "mode", "parser", "table")
 
     def __init__(self, parser: Parser, state: ParserState) -> None:
+        super().__init__(state, parser.format.call_ids)
         self.parser = parser
-        self.state = state
         self.table = parser.tables[state.table]
-        self.events: list[ParseEvent] = []
         self.mode = state.mode
         self.held = state.held
-        self.lead = state.lead
-        self.raw = state.raw
-        self.call = state.call
-        self.index = state.index
-        self.closed = state.closed
-        self.name = state.name
-        self.call_id = state.call_id
-        self.kept = state.kept
-        self.captured = state.captured
-        self.key = state.key
-        self.count = state.count
-        self.value = state.value
-        self.begun_value = state.begun
-        self.body = json.loads(json.dumps(state.body)) if state.body is not None else None
 
     def freeze(self) -> ParserState:
         return replace(
@@ -223,7 +202,7 @@ class Run:
         elif sink is Sink.DROP:
             self._keep_raw(plain)
         elif sink is Sink.VALUE:
-            self._value(here, plain)
+            self.read_value(here.mode, plain)
         else:
             self.captured += plain
             if len(self.captured) > MAX_CAPTURE:
@@ -280,9 +259,9 @@ class Run:
         if (there.sink in _MARKUP or self.call) and not (closes or answers or Emit.KEEP in go.emits):
             self._keep_raw(self._pending() + ("" if Emit.READ in go.emits else literal))
         if here.sink in (Sink.NAME, Sink.ID, Sink.KEY):
-            self._captured(here)
+            self.capture(here)
         elif here.sink is Sink.VALUE:
-            self._close_value(here)
+            self.close_value(here)
         self.mode = go.to
         for emit in go.emits:
             if emit is Emit.CALL:
@@ -296,7 +275,7 @@ class Run:
             elif emit is Emit.END:
                 if self.call == 1 and not self._begin():
                     return
-                self._end()
+                self.end()
             elif emit is Emit.KEEP:
                 self._kept(literal, there)
             elif emit is not Emit.READ:
@@ -325,7 +304,7 @@ class Run:
         elif sink is Sink.GAP:
             self.lead = ""
         elif sink is Sink.VALUE:
-            self._open_value()
+            self.open_value()
         elif sink is Sink.TEXT:
             if self.call:
                 self._abandon()
@@ -333,74 +312,12 @@ class Run:
 
     # ---- calls ---------------------------------------------------------------------------------------------------
 
-    @property
-    def begun(self) -> bool:
-        return self.call == 2
-
-    def _shown(self) -> bool:
-        return self.state.parallel or self.index == 0
-
-    def _captured(self, here: Mode) -> None:
-        text, call_id = arguments.NAMES[here.style](self.captured)
-        self.captured = ""
-        if here.sink is Sink.NAME:
-            self.name = text
-            self.call_id = call_id or self.call_id
-        elif here.sink is Sink.ID:
-            self.call_id = text or None
-        else:
-            self.key = text
-
     def _begin(self) -> bool:
         if not self.name:
             self._fail()
             return False
         self.begin(self.name, self.call_id)
         return True
-
-    def begin(self, name: str, call_id: str | None = None) -> None:
-        """The call's name is known."""
-        name = name.strip()
-        self.name = name
-        if call_id is None and self.parser.format.call_ids == "kimi":
-            call_id = f"functions.{name}:{self.state.history + self.index}"
-        self.call_id, self.call, self.kept, self.count = call_id, 2, "", 0
-        if not self.state.complete:
-            self.raw = ""
-            if self._shown():
-                self.events.append(CallStart(self.index, name, call_id))
-
-    def argue(self, fragment: str) -> None:
-        """The next fragment of the call's arguments."""
-        if self.state.complete:
-            self.kept += fragment
-            return
-        self.raw = ""
-        if fragment and self._shown():
-            self.events.append(CallArguments(self.index, fragment))
-
-    def schema_of(self, key: str) -> Any:
-        """The schema of the open call's argument."""
-        return self.state.types.get(self.name, {}).get(key)
-
-    def _end(self) -> None:
-        """The call is whole."""
-        self.argue("}" if self.count else "{}")
-        self._close()
-
-    def _close(self) -> None:
-        if self._shown():
-            if self.state.complete:
-                self.events.append(CallStart(self.index, self.name, self.call_id))
-                self.events.append(CallArguments(self.index, self.kept))
-            self.events.append(CallEnd(self.index))
-            self.closed += 1
-        self.index += 1
-        self._forget()
-
-    def _forget(self) -> None:
-        self.call, self.raw, self.kept, self.name, self.call_id, self.count = 0, "", "", "", None, 0
-        self.key, self.value, self.captured, self.body, self.lead = None, "", "", None, ""
 
     def _abandon(self) -> None:
         """Markup ended without a call being whole: what the client has not seen of it is text."""
@@ -413,7 +330,7 @@ class Run:
                 unseen += arguments.BODIES[body.style].held(self.body)
         elif not self.state.complete or self.call < 2:
             unseen += self.captured
-        self._forget()
+        self.forget()
         self._text(unseen)
 
     def _fail(self) -> None:
@@ -455,7 +372,7 @@ class Run:
             self._fail()
         elif status is not Status.MORE:
             if self.call == 2:
-                self._close()
+                self.close()
             rest = self.raw if self.call == 1 and self.raw.isspace() else ""
             self.call, self.raw = 0, ""
             if status is Status.CALL:
@@ -470,62 +387,3 @@ class Run:
         self.mode = here.mode.then
         self._enter(self.mode)
         self.lead = rest
-
-    # ---- values --------------------------------------------------------------------------------------------------
-
-    def _open_value(self) -> None:
-        if not self.value:
-            typed = self.key is not None and self.key in self.state.types.get(self.name, ())
-            self.value = "t" if typed else "s"
-        self.captured = ""
-        self.begun_value = False
-        opening = "{" if self.count == 0 else ", "
-        self.argue(f"{opening}{json.dumps(self.key or '', ensure_ascii=False)}: ")
-        self.count += 1
-        if self.value == "s":
-            self.argue('"')
-
-    def _value(self, here: Live, plain: str) -> None:
-        if self.state.complete:
-            self.raw += plain
-        if self.value != "s":
-            self.captured += plain
-            return
-        framing = arguments.VALUES[here.mode.style]
-        plain = self.captured + plain
-        self.captured = ""
-        if not framing:
-            self._quote(plain)
-            return
-        if not self.begun_value:
-            if framing == "\n":
-                plain = plain.removeprefix("\n")
-                self.begun_value = True
-            else:
-                plain = plain.lstrip(framing)
-                self.begun_value = bool(plain)
-        body = plain.removesuffix("\n") if framing == "\n" else plain.rstrip(framing)
-        body = plain[: max(len(body), len(plain) - MAX_LEAD)]
-        self.captured = plain[len(body) :]
-        self._quote(body)
-
-    def _quote(self, text: str) -> None:
-        if text:
-            self.argue(json.dumps(text, ensure_ascii=False)[1:-1])
-
-    def _close_value(self, here: Mode) -> None:
-        if self.value == "s":
-            self.argue('"')
-        else:
-            framing = arguments.VALUES[here.style]
-            text = self.captured
-            if framing == "\n":
-                text = text.removeprefix("\n").removesuffix("\n")
-            else:
-                text = text.strip(framing) if framing else text
-            if self.value == "j":
-                self.argue(arguments.json_or_string(text))
-            else:
-                types = tuple(self.state.types.get(self.name, {}).get(self.key or "", ()))
-                self.argue(arguments.typed_json(text, types))
-        self.value, self.captured, self.key = "", "", None
