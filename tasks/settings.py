@@ -68,10 +68,12 @@ class ModelSettings(_Frozen):
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")
     aliases: tuple[str, ...] = ()
     tokenizer: str
-    """A folder with the tokenizer's files, a `.gguf` file, or a Hugging Face repository."""
+    """A folder with the tokenizer's files, a `.gguf` file, a file of Mistral's own, or a Hugging Face repository."""
     chat_template: str | None = None
     """A template file; the tokenizer's own if not set."""
     renderer: str = "jinja"
+    """What writes prompts: `jinja` (chat templates), `harmony`, `deepseek_v32`, `deepseek_v4`, or `mistral`, which reads
+    `tekken.json` or `tokenizer.model.v3` and needs the extra of its name."""
     tool_parser: str | None = None
     """A name that vLLM has for `--tool-call-parser`, one that a package adds, or `path/to/file.py:ATTRIBUTE`."""
     reasoning_parser: str | None = None

@@ -103,7 +103,7 @@ def load_model(model: ModelSettings) -> ModelProfile:
     """
     folder = ensure_tokenizer(model.tokenizer)
     parsed = parsing.load_format(model.tool_parser, model.reasoning_parser, _response_template(folder))
-    loaded = load(folder)
+    loaded = load(folder, origin="mistral" if model.renderer == "mistral" else None)
     template = None if model.chat_template is None else Path(model.chat_template).read_text(encoding="utf-8")
     generation = _config(folder, "generation_config.json")
     return ModelProfile(

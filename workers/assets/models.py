@@ -34,6 +34,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "tekken.json",
+    "tokenizer.model.v*",
     "*.jinja",
     "config.json",
     "generation_config.json",

@@ -64,7 +64,9 @@ _NFC = frozenset({"qwen2"})
 
 
 def ensure_tokenizer(source: str | Path) -> Path:
-    """The folder that `AutoTokenizer.from_pretrained` loads for a folder, a `.gguf` file, a named model or a repository.
+    """What `rendering.loading.load` reads, for a folder, a file, a named model or a repository.
+
+    Of a `.gguf` file that is a folder; a tokenizer's own file, such as `tekken.json`, is taken as it is.
 
     Raises:
         AssetError: nothing is there, or the file's tokenizer is of an unknown kind.
@@ -77,10 +79,8 @@ def ensure_tokenizer(source: str | Path) -> Path:
         if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not name.endswith(".gguf"):
             return pull_repository(name)
         raise AssetError(f"there is no tokenizer at {name}")
-    if path.is_dir():
-        return path
     if path.suffix != ".gguf":
-        raise AssetError(f"{path} is neither a folder nor a .gguf file")
+        return path
     return _ensure_from_gguf(path.resolve())
 
 

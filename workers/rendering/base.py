@@ -24,6 +24,7 @@ RENDERERS = {
     "deepseek_v4": "workers.rendering.deepseek_v4:DeepSeekV4Renderer",
     "harmony": "workers.rendering.harmony:HarmonyRenderer",
     "jinja": "workers.rendering.jinja:JinjaRenderer",
+    "mistral": "workers.rendering.mistral:MistralRenderer",
 }
 """Renderers by the name that a model's settings give; `module:ATTR` takes (LoadedTokenizer, RenderSettings)."""
 
@@ -70,8 +71,8 @@ class Renderer(Protocol):
         """The prompt of a plain completion; raises InvalidRequest."""
 
 
-class TextRenderer(ABC):
-    """A renderer that writes the prompt's text first."""
+class PromptRenderer:
+    """What renderers share: plain completions."""
 
     def __init__(self, loaded: LoadedTokenizer, settings: RenderSettings) -> None:
         self._tokenizer = loaded.tokenizer
@@ -82,6 +83,17 @@ class TextRenderer(ABC):
     def takes_late_system(self) -> bool:
         """Whether system messages may come after the first message."""
         return False
+
+    def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
+        """The prompt of a plain completion; raises InvalidRequest."""
+        check_limits(prompt, self._settings.max_model_len)
+        if prompt.token_ids is not None:
+            return cut_prompt(prompt.token_ids, prompt, self._settings.max_model_len)
+        return encode_prompt(self._tokenizer, prompt.text or "", prompt, self._settings.max_model_len)
+
+
+class TextRenderer(PromptRenderer, ABC):
+    """A renderer that writes the prompt's text first."""
 
     @abstractmethod
     def write(self, conversation: Conversation, media: PromptMedia) -> str:
@@ -98,13 +110,6 @@ class TextRenderer(ABC):
             return rendered
         # What the engine reads is longer: offsets into the text would say nothing of its tokens.
         return replace(rendered, offsets=None, content_parts=tuple(media.content_parts))
-
-    def render_prompt(self, prompt: Prompt) -> RenderedPrompt:
-        """The prompt of a plain completion; raises InvalidRequest."""
-        check_limits(prompt, self._settings.max_model_len)
-        if prompt.token_ids is not None:
-            return cut_prompt(prompt.token_ids, prompt, self._settings.max_model_len)
-        return encode_prompt(self._tokenizer, prompt.text or "", prompt, self._settings.max_model_len)
 
     def _check_trust(self, conversation: Conversation) -> None:
         if self._settings.trust_request_chat_template:

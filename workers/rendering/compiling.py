@@ -20,7 +20,8 @@ from transformers import AutoTokenizer
 
 def compile_tokenizer(folder: Path, output: Path) -> None:
     """Writes the two files; raises whatever `AutoTokenizer` raises, and TypeError for one without a fast backend."""
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    # Mistral's own files are for `compiling_mistral`, whatever lies beside them and is installed.
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, mistral_format=False)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise TypeError(f"{type(tokenizer).__name__} has no backend in the tokenizers library")

@@ -1,4 +1,8 @@
-"""Loads a model folder's tokenizer and chat templates, compiled once and kept on disk."""
+"""Loads a model's tokenizer and chat templates, compiled once and kept on disk.
+
+A folder has files that transformers reads (`tokenizer.json`, `tokenizer_config.json`), Mistral's own (`tekken.json`,
+`tokenizer.model.v3`), or both.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,30 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 from tokenizers import Tokenizer as Backend
 
 from tasks.errors import TokenyardError
 from workers.text.tokenizer import Tokenizer, TokenizerInfo
 
+Origin = Literal["transformers", "mistral"]
+"""Whose files a tokenizer is made from."""
+
 _FORMAT = 1
-_COMPILER = Path(__file__).with_name("compiling.py")
+_COMPILERS: Mapping[Origin, Path] = {
+    "transformers": Path(__file__).with_name("compiling.py"),
+    "mistral": Path(__file__).with_name("compiling_mistral.py"),
+}
+_MISTRAL_FILE = re.compile(r"tekken.*\.json|.+\.model\.v\d+(m\d+)?|tokenizer\.model")
 _FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -40,29 +53,61 @@ _COMPILE_TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
-    """`templates` are the folder's chat templates by name; one without a name is `default`."""
+    """`templates` are the folder's chat templates by name; one without a name is `default`.
+
+    `mistral_file` is what the library mistral-common reads; its `tekken.json` has no vocabulary but bytes.
+    """
 
     tokenizer: Tokenizer
     templates: Mapping[str, str]
+    mistral_file: Path | None = None
 
 
-def load(folder: str | Path, *, cache: Path | None = None) -> LoadedTokenizer:
-    """The tokenizer and templates of a model folder.
+def load(source: str | Path, *, cache: Path | None = None, origin: Origin | None = None) -> LoadedTokenizer:
+    """The tokenizer and templates of a model folder, or of a file of Mistral's.
 
-    The first call for a folder's files starts a process that compiles them (seconds) into the cache (by default
-    `$TOKENYARD_CACHE/tokenizers`); later ones read that. Raises `TokenyardError` where the folder has no usable
-    tokenizer.
+    The first call for some files starts a process that compiles them (seconds) into the cache (by default
+    `$TOKENYARD_CACHE/tokenizers`); later ones read that. Without `origin` a folder's files for transformers come before
+    Mistral's. Raises `TokenyardError` where there is no usable tokenizer.
     """
-    folder = Path(folder)
-    fingerprint = fingerprint_of(folder)
-    compiled = (cache or _default_cache()) / f"{fingerprint}-{version('transformers')}-{_FORMAT}"
+    source = Path(source)
+    origin = origin or _origin_of(source)
+    if origin == "mistral":
+        source = find_mistral_file(source)
+        fingerprint, compiler = _digest([source]), "mistral"
+    else:
+        fingerprint, compiler = fingerprint_of(source), version("transformers")
+    compiled = (cache or _default_cache()) / f"{fingerprint}-{compiler}-{_FORMAT}"
     if not (compiled / "info.json").exists():
-        _compile(folder, compiled)
+        _compile(origin, source, compiled)
     info = json.loads((compiled / "info.json").read_text(encoding="utf-8"))
     backend = Backend.from_file(str(compiled / "tokenizer.json"))
     _release_freed_memory()
     tokenizer = Tokenizer(backend, TokenizerInfo.from_json({**info, "fingerprint": fingerprint}))
-    return LoadedTokenizer(tokenizer, info["templates"])
+    return LoadedTokenizer(tokenizer, info["templates"], compiled / source.name if origin == "mistral" else None)
+
+
+def find_mistral_file(source: Path) -> Path:
+    """The file itself, or a folder's `tekken.json`, or its SentencePiece model of the highest version.
+
+    Raises TokenyardError where there is none.
+    """
+    if source.is_file():
+        if _MISTRAL_FILE.fullmatch(source.name):
+            return source
+        raise TokenyardError(f"{source} is neither a folder, nor a .gguf file, nor a tokenizer of Mistral's own")
+    names = [path.name for path in source.glob("*") if _MISTRAL_FILE.fullmatch(path.name)]
+    known = sorted(name for name in names if name == "tekken.json" or not name.startswith("tekken"))
+    if not known:
+        raise TokenyardError(f"{source} has no tokenizer of Mistral's own: tekken.json, or tokenizer.model.v3")
+    return source / ("tekken.json" if "tekken.json" in known else known[-1])
+
+
+def _origin_of(source: Path) -> Origin:
+    if source.is_file():
+        return "mistral"
+    own = any((source / name).is_file() for name in _FILES if name != "config.json")
+    return "transformers" if own or not any(source.glob("tekken.json")) else "mistral"
 
 
 def fingerprint_of(folder: Path) -> str:
@@ -71,6 +116,10 @@ def fingerprint_of(folder: Path) -> str:
     paths += sorted((folder / _TEMPLATE_FOLDER).glob("*.jinja"))
     if not paths:
         raise TokenyardError(f"{folder} has no tokenizer")
+    return _digest(paths)
+
+
+def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())
@@ -92,7 +141,7 @@ def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tokenyard" / "tokenizers"
 
 
-def _compile(folder: Path, compiled: Path) -> None:
+def _compile(origin: Origin, source: Path, compiled: Path) -> None:
     compiled.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=compiled.parent) as scratch:
         output = Path(scratch) / "compiled"
@@ -100,7 +149,7 @@ def _compile(folder: Path, compiled: Path) -> None:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
         # -P: this package's folder must not be searched for modules.
         result = subprocess.run(
-            [sys.executable, "-P", str(_COMPILER), str(folder), str(output)],
+            [sys.executable, "-P", str(_COMPILERS[origin]), str(source), str(output)],
             env=environment,
             capture_output=True,
             text=True,
@@ -109,7 +158,7 @@ def _compile(folder: Path, compiled: Path) -> None:
         )
         if result.returncode:
             reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise TokenyardError(f"the tokenizer in {folder} cannot be loaded: {reason}")
+            raise TokenyardError(f"the tokenizer in {source} cannot be loaded: {reason}")
         try:
             output.rename(compiled)
         except OSError:

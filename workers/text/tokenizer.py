@@ -23,12 +23,14 @@ class TokenizerInfo:
     """What is known of a tokenizer beside its vocabulary.
 
     `fingerprint` changes with any file that the tokenizer was made from. `special_tokens` are the named ones that
-    chat templates read, such as `bos_token`.
+    chat templates read, such as `bos_token`. `special_tokens_in_text` says whether a special token's literal text
+    becomes its id when a text is encoded; where not, it is text like any other.
     """
 
     fingerprint: str = ""
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
     max_chars_per_token: int | None = None
+    special_tokens_in_text: bool = True
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TokenizerInfo:
@@ -43,6 +45,7 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._segments = SegmentEncoder(backend, self._encode)
         self.info = info or TokenizerInfo()
+        backend.encode_special_tokens = not self.info.special_tokens_in_text
         self.table = TokenTable(backend)
         """What each token id contributes to a text."""
         self.added_tokens: Mapping[str, int] = {
@@ -90,7 +93,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """The token ids of a text."""
-        if add_special_tokens or len(text) < MIN_CHARS:
+        if add_special_tokens or len(text) < MIN_CHARS or not self.info.special_tokens_in_text:
             return self._encode(text, add_special_tokens)
         return self._segments.encode(text)
 
@@ -105,7 +108,7 @@ class Tokenizer:
             try:
                 return self._encode(text)
             finally:
-                self._backend.encode_special_tokens = False
+                self._backend.encode_special_tokens = not self.info.special_tokens_in_text
 
     def encode_with_offsets(
         self, text: str, *, add_special_tokens: bool = False, keep_last: int | None = None
