@@ -46,7 +46,7 @@ def speaks_harmony(*, tool_parser: str | None = None, reasoning_parser: str | No
 _KEEPING_REASONING = frozenset(
     ("deepseek_v4", "deepseek_v41", "gemma4", "glm45", "glm47", "granite_thinking_parser", "inkling", "kimi_k2")
     + ("kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2", "mistral", "muse", "muse_glimmer", "musespark1x")
-    + ("nemotron_v3", "plamo3", "qwen3", "seed_oss", "step3p5")
+    + ("nemotron_v3", "plamo3", "qwen3", "seed_oss", "step3p5", "beam", "hf")
 )
 """Reasoning parsers that read special tokens' text."""
 
@@ -54,6 +54,7 @@ _KEEPING_TOOLS = frozenset(
     ("cohere_command3", "cohere_command4", "deepseek_v32", "deepseek_v4", "deepseek_v41", "gemma4", "glm45", "glm47")
     + ("granite", "inkling", "kimi_k3", "ling3", "mimo", "minimax_m2", "mistral", "muse")
     + ("muse_glimmer", "musespark1x", "plamo3", "qwen3_coder", "qwen3_xml", "seed_oss", "step3p5", "step5")
+    + ("beam", "hf")
 )
 """Tool parsers that read special tokens' text whether there are tools or not."""
 

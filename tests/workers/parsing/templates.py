@@ -236,6 +236,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (template("a", thinking=THINK, tool_calls={"open": "<c>", "content": "kv-lines"}), "tool_calls.content: kv-lines"),
     (
         template("a", thinking=THINK, tool_calls={"open": "<c>", "close": "</c>", "content": "xml-inline"}),
+        "tags need a name",
+    ),
+    (
+        template(
+            "a",
+            thinking=THINK,
+            tool_calls={
+                "open_pattern": "<c (?P<name>.+)>",
+                "close": "</c>",
+                "content": "xml-inline",
+                "transform": NAMED,
+            },
+        ),
         "tags need a pattern",
     ),
     (

@@ -91,6 +91,15 @@ def test_a_template_that_tables_cannot_say_is_refused(template: dict[str, Any], 
         load_format("hf", "hf", template)
 
 
+def test_white_space_at_a_delimiters_end_is_framing() -> None:
+    template = {**TEMPLATES["qwen3"], "fields": {**TEMPLATES["qwen3"]["fields"]}}
+    template["fields"]["tool_calls"] = {"open_pattern": r"<c>\s*", "close_pattern": r"\s*</c>\s*", "content": "json"}
+    text = 'Hi<c>\n{"name": "ping", "arguments": {}}\n</c>\n'
+    for pieces in ([text], list(text)):
+        events, _ = parse(bind(load_format("hf", "hf", template), {}), ParseContext(tools=OFFERED), (), pieces, "stop")
+        assert meaning(events) == [["text", "Hi"], ["call", "ping", {}]]
+
+
 def test_a_prompt_that_opened_thinking_leaves_the_output_in_it() -> None:
     parser = bind(load_format("hf", "hf", TEMPLATES["gemma4"]), {"<|channel>": 1, "<channel|>": 2, "<|turn>": 3})
     for prompt, kind in (((3, 9, 1, 9), "reasoning"), ((3, 9, 1, 9, 2), "text"), ((1, 2, 3, 9), "text")):

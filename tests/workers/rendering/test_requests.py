@@ -178,6 +178,7 @@ class TestSpecialTokens:
             ({}, {}, False),
             ({"reasoning_parser": "qwen3"}, {}, True),
             ({"reasoning_parser": "deepseek_r1"}, {}, False),
+            ({"reasoning_parser": "hf"}, {}, True),
             ({"tool_parser": "hermes"}, {}, False),
             ({"tool_parser": "hermes"}, {"tools": (TOOL,), "tool_choice": "auto"}, True),
             ({"tool_parser": "glm47"}, {}, False),

@@ -226,6 +226,8 @@ class _Builder:
         if any(named) != all(named):
             raise ValueError("response_template: tool_calls.open_pattern: a name in some alternatives only")
         if content == "xml-inline":
+            if not named[0]:
+                raise ValueError("response_template: tool_calls.open_pattern: tags need a name in it")
             body = self._add_tags(field, closes)
         else:
             style = _body_style(field, content, named=named[0])
@@ -242,8 +244,6 @@ class _Builder:
 
     def _open_call(self, steps: Steps, body: str) -> None:
         steps = tuple(step for step in steps if step is not Part.START)
-        while steps[0] is Part.SPACE:
-            steps = steps[1:]
         first = [(source, steps) for source in self.outsides]
         if Part.ANY in steps and Capture("name") not in steps:
             first = [(source, (last,)) for source, last in self._headed("tool_calls", steps)]
@@ -252,9 +252,10 @@ class _Builder:
 
     def _chain(self, where: str, source: str, steps: Steps, target: str, *emits: Emit) -> None:
         """The rules that lead through a delimiter, from its first marker to what follows its last."""
+        steps = steps[1:] if steps[0] is Part.SPACE else steps
         if not isinstance(steps[0], str):
             raise ValueError(f"response_template: {where}_pattern: it must begin with text")  # noqa: TRY004
-        literals = [at for at, step in enumerate(steps) if isinstance(step, str)]
+        literals, named = [at for at, step in enumerate(steps) if isinstance(step, str)], False
         sources: list[tuple[str, tuple[Emit, ...]]] = [(source, emits)]
         for at, following in zip(literals, [*literals[1:], len(steps)], strict=True):
             between = list(steps[at + 1 : following])
@@ -268,7 +269,7 @@ class _Builder:
                 for end in (" ", "<"):
                     self._rule(there, end, Go(rest, Emit.BEGIN))
                 sources.append((rest, ()))
-        if isinstance(steps[-1], str):
+        if not named:
             return
         if target not in self.modes or self.modes[target].sink is not Sink.BODY:
             raise ValueError(f"response_template: {where}_pattern: it must end with text")
