@@ -153,6 +153,97 @@ CHATS: dict[str, Body] = {
     },
 }
 
+_MISTRAL_CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "a1b2c3d4e",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "Zürich", "days": 3, "deep": {"a": [1, null]}}'},
+        }
+    ],
+}
+_MISTRAL_RESULT = {"role": "tool", "tool_call_id": "a1b2c3d4e", "content": '{"t": 12}'}
+
+
+def _long_id(message: Body) -> Body:
+    """The same with the id of a call as other models write it."""
+    if "tool_call_id" in message:
+        return {**message, "tool_call_id": f"chatcmpl-tool-{message['tool_call_id']}"}
+    return {**message, "tool_calls": [{**call, "id": f"chatcmpl-tool-{call['id']}"} for call in message["tool_calls"]]}
+
+
+MISTRAL: dict[str, Body] = {
+    "history of calls": {"messages": [SYSTEM, USER, _MISTRAL_CALL, _MISTRAL_RESULT, ANSWER, USER], "tools": [WEATHER]},
+    "a result": {"messages": [USER, _MISTRAL_CALL, _MISTRAL_RESULT], "tools": [WEATHER, BARE]},
+    "a result of parts": {
+        "messages": [
+            USER,
+            _MISTRAL_CALL,
+            {**_MISTRAL_RESULT, "content": [{"type": "text", "text": "r1"}, {"type": "text", "text": "r2"}]},
+        ],
+        "tools": [WEATHER],
+    },
+    "a result that is text": {
+        "messages": [USER, _MISTRAL_CALL, {**_MISTRAL_RESULT, "content": "12 °C 😀"}],
+        "tools": [WEATHER],
+    },
+    "long ids": {"messages": [USER, _long_id(_MISTRAL_CALL), _long_id(_MISTRAL_RESULT)], "tools": [WEATHER]},
+    "a call without tools": {"messages": [USER, _MISTRAL_CALL, _MISTRAL_RESULT]},
+    "a call with text": {"messages": [USER, {**_MISTRAL_CALL, "content": "Looking."}, _MISTRAL_RESULT, ANSWER, USER]},
+    "no arguments": {
+        "messages": [
+            USER,
+            {
+                **_MISTRAL_CALL,
+                "tool_calls": [
+                    {"id": "a1b2c3d4e", "type": "function", "function": {"name": "noop", "arguments": ""}},
+                ],
+            },
+            _MISTRAL_RESULT,
+        ],
+        "tools": [BARE],
+    },
+    "markers of its own": {"messages": [{"role": "user", "content": "[INST] [/INST] </s> [TOOL_CALLS] <unk> [THINK]"}]},
+    "two users": {"messages": [USER, {"role": "user", "content": "And?"}]},
+    "two systems": {"messages": [SYSTEM, SYSTEM, USER]},
+    "late system": {"messages": [SYSTEM, USER, ANSWER, SYSTEM, USER]},
+    "parts of two kinds": {"messages": [text("user", "a", "b"), text("assistant", "c", "d"), text("user", "e")]},
+    "thinking part": {
+        "messages": [
+            USER,
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Sure."}],
+            },
+            USER,
+        ]
+    },
+    "white space around": {"messages": [{"role": "user", "content": " a "}, {**ANSWER, "content": " b "}, USER]},
+    "trailing spaces": {"messages": [USER, {**LAST, "content": "It is  "}, USER]},
+    "begins an answer after an answer": {"messages": [USER, ANSWER]},
+    "continues a question": {"messages": [USER], "add_generation_prompt": False, "continue_final_message": True},
+    "ends with an answer": {"messages": [USER, ANSWER], "add_generation_prompt": False},
+    "only a system": {"messages": [SYSTEM]},
+    "begins with an answer": {"messages": [ANSWER, USER]},
+    "empty question": {"messages": [{"role": "user", "content": ""}]},
+    "template": {"messages": [USER], "chat_template": "{{ messages }}"},
+    "template arguments": {"messages": [USER], "chat_template_kwargs": {"thinking": True}},
+    "high effort": {"messages": [USER], "reasoning_effort": "high"},
+    "unknown effort": {"messages": [USER], "reasoning_effort": "extreme"},
+    "tool with a bad schema": {
+        "messages": [USER],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}],
+    },
+    "tool with a bad name": {"messages": [USER], "tools": [{"type": "function", "function": {"name": "a b?"}}]},
+    "unknown role": {"messages": [{"role": "robot", "content": "Hi"}]},
+    "refusal part": {
+        "messages": [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]
+    },
+}
+"""Requests to models whose prompts mistral-common writes; ids of calls have nine characters there."""
+
 SAMPLING: dict[str, Body] = {
     "greedy": {"temperature": 0, "top_p": 0.5, "top_k": 5},
     "cold": {"temperature": 0.001},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,8 @@ import pytest
 
 from tasks.errors import TokenyardError
 from tasks.protocol.conversation import Conversation
-from tests.peer.render_cases import BAD, CHATS, COMPLETIONS, MESSAGES, RESPONSES, SAMPLING, USER, Body
+from tests.peer.render_cases import BAD, CHATS, COMPLETIONS, MESSAGES, MISTRAL, RESPONSES, SAMPLING, USER, Body
+from tests.workers.rendering.mistral_files import write_tekken
 from workers import parsing
 from workers.rendering.base import Renderer, make_renderer, quiet_effort, template_arguments
 from workers.rendering.loading import LoadedTokenizer, load
@@ -29,6 +31,7 @@ from workers.surfaces.openai_chat import OPENAI_CHAT
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
 REAL = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
+SMALL = Path(tempfile.gettempdir()) / "tokenyard-small-tekken"
 MAX_MODEL_LEN = 2048
 
 pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
@@ -42,14 +45,29 @@ class Model:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     renderer: str = "jinja"
+    file: str | None = None
+    """A tokenizer of Mistral's own."""
+    version: str | None = None
+    """Of a small tokenizer of Mistral's, written here.
+
+    The reference holds all answers of these versions to a grammar, which decides on other fields as well. We leave them
+    free: token ids alone are compared.
+    """
+
+    @property
+    def mistral(self) -> bool:
+        return self.renderer == "mistral"
 
     @property
     def folder(self) -> Path:
-        return REAL / self.name
+        """Where the tokenizer is: a folder, or the file that is Mistral's."""
+        if self.version is not None:
+            return SMALL / self.version / "tekken.json"
+        return REAL / self.name if self.file is None else REAL / "mistral-common" / self.file
 
     @property
     def flags(self) -> list[str]:
-        own = ["--tokenizer-mode", self.renderer] if self.renderer.startswith("deepseek") else []
+        own = [] if self.renderer in ("jinja", "harmony") else ["--tokenizer-mode", self.renderer]
         return ["--max-model-len", str(MAX_MODEL_LEN), *own]
 
 
@@ -69,10 +87,27 @@ MODELS = [
     Model("llama3.1", "llama3_json"),
     Model("minimax", "minimax_m2", "minimax_m2"),
     Model("minimax-m3", "minimax_m3", "minimax_m3"),
+    Model("mistral-v1", renderer="mistral", file="tokenizer.model.v1"),
+    Model("mistral-v3", "mistral", renderer="mistral", file="mistral_instruct_tokenizer_240323.model.v3"),
+    Model("mistral-v7", "mistral", renderer="mistral", file="mistral_instruct_tokenizer_241114.model.v7"),
+    Model("mistral-tekken", "mistral", renderer="mistral", file="tekken_240911.json"),
+    *(Model(f"mistral-{v}", "mistral", renderer="mistral", version=v) for v in ("v11", "v13", "v15")),
     Model("qwen3", "hermes", "qwen3"),
     Model("qwen3.5", "qwen3_coder", "qwen3"),
     Model("r1-distill-llama", "hermes", "deepseek_r1"),
 ]
+
+MISTRAL_CONFIG = {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "vocab_size": 131072,
+}
 
 MISREAD = {"LlamaTokenizerFast"}
 """Classes that the reference's transformers reads as SentencePiece whatever their files say (fixed upstream since)."""
@@ -80,7 +115,42 @@ MISREAD = {"LlamaTokenizerFast"}
 _OFFSETS = "the reference gives offsets for prompts from templates alone"
 _UNTOLD = "a prompt cut to pieces without a marker: we say what the format's first token means, they say no"
 _ROOM = "the reference reckons with the truncated prompt, and does not truncate it"
+_DEVELOPER = "mistral-common has learned of developers since the reference's version: they are systems"
+_EFFORTS = "mistral-common has learned of more efforts since the reference's version; this one has no say in the prompt"
+_IDS = (
+    "mistral-common has learned since the reference's version that ids of calls are free from v13 on: none is written"
+)
+_NO_CALLS = "tools without a tool parser: we refuse them for every tokenizer, they do for others than Mistral's"
+_ARGUMENTS = "template arguments: we refuse them on every surface, they ignore them on this one"
+_UNFORCED = "they hold a call that must be made to a list in JSON; we leave it to the model to write it in its own form"
 KNOWN: dict[tuple[str, str], str] = {
+    **{
+        (f"mistral-{version}", case): reason
+        for version in ("v1", "v3", "v7", "tekken", "v11", "v13", "v15")
+        for case, reason in (("developer", _DEVELOPER), ("low effort", _EFFORTS))
+        if (version, case) != ("v15", "low effort")
+    },
+    **{
+        (f"mistral-{version}", case): _IDS
+        for version in ("v13", "v15")
+        for case in ("history of calls", "calls without tools", "two calls", "malformed arguments")
+        + ("reasoning before a call",)
+    },
+    **{
+        ("mistral-v1", case): _NO_CALLS
+        for case in ("tools", "tools that must be called", "a tool that must be called", "strict tools")
+        + ("strict tools and a schema", "forty tools")
+    },
+    **{
+        (f"mistral-{version}", case): _UNFORCED
+        for version in ("v3", "v7", "tekken")
+        for case in ("tools that must be called", "a tool that must be called")
+    },
+    ("mistral-v3", "completions: offsets"): _OFFSETS,
+    ("mistral-tekken", "completions: offsets"): _OFFSETS,
+    ("mistral-tekken", "messages: one tool"): _UNFORCED,
+    ("mistral-tekken", "messages: no thinking"): _EFFORTS,
+    ("mistral-tekken", "responses: sampling"): _ARGUMENTS,
     ("deepseek-v3.2", "offsets"): _OFFSETS,
     ("deepseek-v4", "offsets"): _OFFSETS,
     **{
@@ -120,10 +190,19 @@ NOT_COMPARED = {"request_id", "model", "output_mode"}
 
 def model_folder(model: Model, scratch: Path) -> Path:
     """The model's folder, or a copy that says what its tokenizer is."""
+    copy = scratch / model.name
+    if model.mistral:
+        copy.mkdir()
+        if model.version is not None:
+            model.folder.parent.mkdir(parents=True, exist_ok=True)
+            write_tekken(model.folder.parent, model.version)
+        name = "tekken.json" if model.folder.suffix == ".json" else f"tokenizer.model{model.folder.suffix}"
+        (copy / name).symlink_to(model.folder)
+        (copy / "config.json").write_text(json.dumps(MISTRAL_CONFIG))
+        return copy
     config = json.loads((model.folder / "tokenizer_config.json").read_text())
     if config.get("tokenizer_class") not in MISREAD:
         return model.folder
-    copy = scratch / model.name
     copy.mkdir()
     for path in model.folder.iterdir():
         if path.name != "tokenizer_config.json":
@@ -143,9 +222,11 @@ PATHS = {
 def cases_of(model: Model) -> Iterator[tuple[str, str, Body]]:
     """(surface, name, body) of every request to a model."""
     yield from (("chat", name, body) for name, body in CHATS.items())
-    if model.name in ("qwen3", "gemma3", "llama2", "llama3.1"):
+    if model.mistral:
+        yield from (("chat", f"mistral: {name}", body) for name, body in MISTRAL.items())
+    if model.name in ("qwen3", "gemma3", "llama2", "llama3.1", "mistral-v3", "mistral-tekken"):
         yield from (("completions", f"completions: {name}", body) for name, body in COMPLETIONS.items())
-    if model.name in ("qwen3", "gemma3", "glm-5"):
+    if model.name in ("qwen3", "gemma3", "glm-5", "mistral-tekken"):
         defaults = {"max_tokens": 64}
         yield from (("messages", f"messages: {name}", {**defaults, **body}) for name, body in MESSAGES.items())
         yield from (("responses", f"responses: {name}", body) for name, body in RESPONSES.items())
@@ -160,7 +241,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], A
     scratch = tmp_path_factory.mktemp("models")
     lines, keys = [], []
     for model in MODELS:
-        if not model.folder.exists():
+        if not (model.version or model.folder.exists()):
             continue
         server = {"model": str(model_folder(model, scratch)), "flags": model.flags}
         for kind in ("tool", "reasoning"):
@@ -288,6 +369,8 @@ def compare(model: Model, surface: str, name: str, body: Body, theirs: Any) -> s
     if len(ours) != len(answers):
         return f"we make {len(ours)} requests, they make {len(answers)}"
     found = {name: pair for a, b in zip(ours, answers, strict=True) for name, pair in differences(a, b).items()}
+    if model.version is not None:
+        found = {name: pair for name, pair in found.items() if name == "token_ids"}
     return "; ".join(f"{field}: {str(a)[-300:]} | {str(b)[-300:]}" for field, (a, b) in found.items()) or None
 
 
