@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
@@ -110,4 +111,7 @@ def _is_field(part: str) -> bool:
 
 def compact_json(value: Any) -> bytes:
     """UTF-8 JSON on one line, without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # integers of more than 64 bits, keys that are no strings
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

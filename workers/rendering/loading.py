@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -83,7 +84,8 @@ def load(source: str | Path, *, cache: Path | None = None, origin: Origin | None
     info = json.loads((compiled / "info.json").read_text(encoding="utf-8"))
     backend = Backend.from_file(str(compiled / "tokenizer.json"))
     _release_freed_memory()
-    tokenizer = Tokenizer(backend, TokenizerInfo.from_json({**info, "fingerprint": fingerprint}))
+    known = {**info, "fingerprint": fingerprint, "disputed_characters": _disputed_characters(compiled.parent)}
+    tokenizer = Tokenizer(backend, TokenizerInfo.from_json(known))
     return LoadedTokenizer(tokenizer, info["templates"], compiled / source.name if origin == "mistral" else None)
 
 
@@ -139,6 +141,21 @@ def _default_cache() -> Path:
     if base:
         return Path(base).expanduser() / "tokenizers"
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tokenyard" / "tokenizers"
+
+
+def _disputed_characters(cache: Path) -> str:
+    """`workers.text.words.disputed_characters()` of the installed libraries, found out once."""
+    versions = f"{version('tokenizers')}-{version('regex')}-{unicodedata.unidata_version}"
+    kept = cache / f"characters-{versions}.txt"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # In a process of its own: it takes memory that a worker would never give back.
+        asked = "from workers.text.words import disputed_characters; print(disputed_characters())"
+        result = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+        with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as file:
+            file.write(result.stdout.strip())
+        Path(file.name).rename(kept)
+    return kept.read_text()
 
 
 def _compile(origin: Origin, source: Path, compiled: Path) -> None:

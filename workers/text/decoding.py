@@ -26,12 +26,12 @@ def _byte_of_character() -> dict[str, int]:
     return {chr(byte): byte for byte in shown} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
 
 
-_BYTE = _byte_of_character()
+BYTE_OF_CHARACTER = _byte_of_character()
 
 
 def _bytes_of(token: str) -> bytes:
     try:
-        return bytes(_BYTE[character] for character in token)
+        return bytes(BYTE_OF_CHARACTER[character] for character in token)
     except KeyError:  # an added token that was never byte-encoded
         return token.encode()
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from workers.text.decoding import TokenTable
 from workers.text.pieces import AddedToken
 from workers.text.segments import MIN_CHARS, SegmentEncoder
+from workers.text.words import WordEncoder
 
 _MAX_TOKEN_ID = 2**32 - 1
 
@@ -31,6 +32,8 @@ class TokenizerInfo:
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
     max_chars_per_token: int | None = None
     special_tokens_in_text: bool = True
+    disputed_characters: str | None = None
+    """As `workers.text.words` has them; without it every text is encoded by the `tokenizers` library."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TokenizerInfo:
@@ -43,8 +46,9 @@ class Tokenizer:
     def __init__(self, backend: Backend, info: TokenizerInfo | None = None) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._segments = SegmentEncoder(backend, self._encode)
         self.info = info or TokenizerInfo()
+        words = WordEncoder(backend, self._encode, self.info.disputed_characters)
+        self._segments = SegmentEncoder(backend, words.encode)
         backend.encode_special_tokens = not self.info.special_tokens_in_text
         self.table = TokenTable(backend)
         """What each token id contributes to a text."""

@@ -24,7 +24,7 @@ def test_a_shared_character_belongs_to_the_token_that_completes_it():
 
 
 def test_what_a_shared_character_s_token_began_with_belongs_to_it_too():
-    shown = {byte: character for character, byte in decoding._BYTE.items()}
+    shown = {byte: character for character, byte in decoding.BYTE_OF_CHARACTER.items()}
     tokens = ["".join(shown[byte] for byte in data) for data in (b"\xff\xe4", b"\xbd\xa0")]
     backend = Backend(models.BPE({token: i for i, token in enumerate(tokens)}, []))
     backend.decoder = decoders.ByteLevel()
