@@ -7,7 +7,7 @@ the event loop and back, and less of the request's time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -50,28 +50,39 @@ class BlockingLedger:
         if outcome != b"ok":
             raise ClaimLost(outcome.decode())
 
-    def take(self, queues: Sequence[str]) -> bytes | None:
-        """The next message of these queues, as a broker's consumer would pop it; None if they are empty.
+    def take(self, queues: Sequence[str], wait_s: float = 0.0) -> bytes | None:
+        """The next message of these queues, as a broker's consumer would pop it; None if there is none within `wait_s`.
 
         A message that is lost between this and its claim is found missing by the reaper, as one is that a consumer loses.
         """
-        message: bytes | None = self._run("take", tuple(queues))
+        command = ("BLMPOP", wait_s) if wait_s else ("LMPOP",)
+        popped = self._patiently(lambda: self._redis.execute_command(*command, len(queues), *queues, "RIGHT"))
+        message: bytes | None = None if popped is None else popped[1][0]
         return message
 
     def close(self) -> None:
         self._redis.close()
 
     def _run(self, script: str, arguments: tuple[Any, ...]) -> Any:
+        def run() -> Any:
+            while True:
+                if script not in self._shas:
+                    loaded = self._redis.execute_command("SCRIPT", "LOAD", self._sources[script])
+                    self._shas[script] = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
+                try:
+                    return self._redis.execute_command("EVALSHA", self._shas[script], 0, *arguments)
+                except NoScriptError:  # Redis was restarted: its script cache is not part of its data
+                    self._shas.pop(script, None)
+
+        return self._patiently(run)
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """Ask again while Redis is away."""
         give_up_at = time.monotonic() + self._patience_s
         pause_s = 0.05
         while True:
             try:
-                if script not in self._shas:
-                    loaded = self._redis.execute_command("SCRIPT", "LOAD", self._sources[script])
-                    self._shas[script] = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
-                return self._redis.execute_command("EVALSHA", self._shas[script], 0, *arguments)
-            except NoScriptError:  # Redis was restarted: its script cache is not part of its data
-                self._shas.pop(script, None)
+                return ask()
             except LOST_CONNECTION as error:
                 if time.monotonic() + pause_s > give_up_at:
                     raise BrokerUnavailable(

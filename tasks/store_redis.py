@@ -38,7 +38,7 @@ from tasks.store import (
     Worker,
 )
 
-SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen", "due", "redispatch", "take")
+SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
 LOST_CONNECTION = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 
 

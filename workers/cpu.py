@@ -22,6 +22,9 @@ from workers.prompts import prepare
 from workers.render_answers import RENDER_ANSWERS
 from workers.runtime import Runtime, bind, serve
 
+LINGER_S = 0.05
+"""How long a pool thread that has finished a task waits for the next one before it returns to Celery."""
+
 
 def render(claim: Claim) -> Commit:
     """A client's body to prompt token ids, sampling parameters, and what derendering must know."""
@@ -88,4 +91,4 @@ runners = {
     DERENDER_TASK.name: lambda job_id: runtime.compute(DERENDER_TASK, job_id, derender),
     FOLLOW_TASK.name: lambda job_id: runtime.launch(FOLLOW_TASK, job_id, followers.follow),
 }
-bind(app, runners, after=lambda: runtime.take_more(runners))
+bind(app, runners, after=lambda: runtime.take_more(runners, wait_s=LINGER_S))

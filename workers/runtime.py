@@ -201,18 +201,20 @@ class Runtime:
                 self._held.pop((job_id, spec.stage), None)
 
     def take_more(
-        self, runners: Mapping[str, Callable[[str], None]], accepts: Callable[[str], bool] = lambda _: True
+        self,
+        runners: Mapping[str, Callable[[str], None]],
+        accepts: Callable[[str], bool] = lambda _: True,
+        wait_s: float = 0.0,
     ) -> None:
-        """Go on, in this thread, with what waits in this worker's queues.
+        """Go on, in this thread, with what waits in this worker's queues, or comes within `wait_s`.
 
-        Under load this spares each task all of Celery's consumption but the first's, which takes longer than most
-        renderings do; when nothing waits it is one short question. `runners` are bodies by task name; `accepts` says
-        from which queues.
+        This spares each task all of Celery's consumption but the first's, which takes longer than most renderings do.
+        `runners` are bodies by task name; `accepts` says from which queues.
         """
         for _ in range(MOST_TAKEN):
             queues = [] if self.stopping else [queue for queue in self._worker[1] if accepts(queue)]
             try:
-                message = self._ledger.take(queues) if queues else None
+                message = self._ledger.take(queues, wait_s) if queues else None
             except BrokerUnavailable:
                 return  # the consumer waits for the broker
             if message is None:

@@ -44,7 +44,7 @@ if #chunks > 0 then
     return 'behind'
   end
 end
-emit(id, lines)
+if not h.status then emit(id, lines) end
 if h.done then
   redis.call('HSET', job, stage .. '.state', 'done', stage .. '.ended', num(now))
   redis.call('ZREM', 'ty:watch', id .. '|' .. stage)
@@ -53,5 +53,5 @@ end
 for i, message in ipairs(h.messages) do
   send(id, message[1], message[2], bodies[i], h.lost_after, false)
 end
-if h.status then conclude(id, h.status, h.error) end
+if h.status then conclude(id, h.status, h.error, lines) end
 return 'ok'

@@ -5,5 +5,5 @@ if not status then
   return 0
 end
 if terminal(status) then return 0 end
-conclude(ARGV[1], ARGV[2], ARGV[3])
+conclude(ARGV[1], ARGV[2], ARGV[3], {})
 return 1

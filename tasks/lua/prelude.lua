@@ -50,17 +50,18 @@ local function send(id, stage, queue, body, lost_after, again)
   redis.call('ZADD', 'ty:watch', num(now + lost_after), id .. '|' .. stage)
 end
 
--- End a job: its last event, its stages' owners told, its working data dropped, what remains kept for its ttl.
-local function conclude(id, status, failure)
+-- End a job: its last events, its stages' owners told, its working data dropped, what remains kept for its ttl.
+local function conclude(id, status, failure, lines)
   local job = job_key(id)
   local head = redis.call('HMGET', job, 'stages', 'ttl')
   redis.call('HSET', job, 'status', status, 'ended', num(now))
   if failure ~= '' then redis.call('HSET', job, 'error', failure) end
-  emit(id, {status == 'succeeded' and 'd{}' or 'e' .. failure})
+  lines[#lines + 1] = status == 'succeeded' and 'd{}' or 'e' .. failure
+  emit(id, lines)
   redis.call('ZREM', 'ty:watch', id .. '|')
   for stage in string.gmatch(head[1], '%S+') do
-    redis.call('ZREM', 'ty:watch', id .. '|' .. stage)
     local record = redis.call('HMGET', job, stage .. '.state', stage .. '.owner')
+    if record[1] ~= 'done' then redis.call('ZREM', 'ty:watch', id .. '|' .. stage) end
     if record[1] == 'running' and record[2] then tell(record[2], 'x ' .. id .. ' ' .. status) end
   end
   local ttl = tonumber(head[2])

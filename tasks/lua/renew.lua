@@ -17,7 +17,7 @@ for i = 4, #ARGV, 2 do
   local job = job_key(id)
   local v = redis.call('HMGET', job, 'status', stage .. '.state', stage .. '.owner', 'detached', 'listeners')
   if v[1] and not terminal(v[1]) and not wanted(v[4], v[5]) then
-    conclude(id, 'cancelled', abandoned)
+    conclude(id, 'cancelled', abandoned, {})
     lost[#lost + 1] = (i - 4) / 2
   elseif v[1] and not terminal(v[1]) and v[2] == 'running' and v[3] == owner then
     redis.call('HSET', job, stage .. '.lease', num(now + lease))
