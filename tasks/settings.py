@@ -80,6 +80,9 @@ class ModelSettings(_Frozen):
     """The same for `--reasoning-parser`."""
     default_template_arguments: dict[str, Any] = Field(default_factory=dict)
     max_model_len: int = Field(8192, ge=1)
+    """Tokens of prompt and output together."""
+    max_output_tokens: int | None = Field(None, ge=1)
+    """No answer is longer, whatever its request says."""
     tool_arguments: Literal["stream", "complete"] = "stream"
     """Whether a streamed call's arguments come as the model writes them or once the call has closed."""
     trust_request_chat_template: bool = False

@@ -56,6 +56,7 @@ def generate_request(profile: ModelProfile, prompt: EnginePrompt, request_id: st
 def _facts(profile: ModelProfile) -> EngineFacts:
     return EngineFacts(
         max_model_len=profile.max_model_len,
+        max_output_tokens=profile.settings.max_output_tokens,
         generation_defaults=profile.generation_defaults,
         default_template_arguments=profile.settings.default_template_arguments,
         tool_parser=profile.settings.tool_parser,

@@ -511,3 +511,46 @@ RESPONSES: dict[str, Body] = {
     "too long": {"input": "a b " * 3000},
     "no input": {},
 }
+
+_LONG = {"role": "user", "content": "one two Zürich 12 你好\n" * 2700}
+LONG: dict[str, Body] = {
+    "thirty thousand tokens": {"messages": [SYSTEM, _LONG]},
+    "thirty thousand tokens and forty tools": {"messages": [_LONG], "tools": tools(40)},
+    "more output than there is room": {"messages": [_LONG], "max_tokens": 32_000},
+    "truncated": {"messages": [_LONG], "truncate_prompt_tokens": 20_000},
+    "a long history": {"messages": [SYSTEM, *[{**USER, "content": USER["content"] * 40}, ANSWER] * 30, USER]},
+    "too long": {"messages": [_LONG, ANSWER, _LONG]},
+}
+"""For a model of 32,768 tokens."""
+
+_TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}{% endfor %}{{ mood }}"
+TRUSTED: dict[str, Body] = {
+    "defaults": {"messages": [USER]},
+    "defaults and tools": {"messages": [USER], "tools": [WEATHER]},
+    "a default overruled": {"messages": [USER], "chat_template_kwargs": {"enable_thinking": True}},
+    "a default overruled by the effort": {"messages": [USER], "reasoning_effort": "high"},
+    "a template": {"messages": [SYSTEM, USER], "chat_template": _TEMPLATE},
+    "a template and its arguments": {
+        "messages": [USER],
+        "chat_template": _TEMPLATE,
+        "chat_template_kwargs": {"mood": "gay", "enable_thinking": True},
+    },
+    "a template of parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+        "chat_template": "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endfor %}",
+    },
+    "a template among the arguments": {"messages": [USER], "chat_template_kwargs": {"chat_template": _TEMPLATE}},
+    "a template that fails": {"messages": [USER], "chat_template": "{{ raise_exception('no') }}"},
+    "a template that is none": {"messages": [USER], "chat_template": "{% for %}"},
+}
+"""For a server that takes templates from requests, and whose default is not to think."""
+
+TUNED: dict[str, Body] = {
+    "defaults": {"messages": [USER]},
+    "own temperature": {"messages": [USER], "temperature": 0.1, "top_k": 0},
+    "greedy": {"messages": [USER], "temperature": 0},
+    "more tokens": {"messages": [USER], "max_tokens": 100},
+    "fewer tokens": {"messages": [USER], "max_completion_tokens": 10},
+    "own penalty": {"messages": [USER], "repetition_penalty": 1.0},
+}
+"""For a model whose generation config sets temperature, top_k, repetition penalty and most tokens."""

@@ -19,15 +19,24 @@ from typing import Any
 import pytest
 
 from tasks.errors import TokenyardError
-from tasks.protocol.conversation import Conversation
-from tests.peer.render_cases import BAD, CHATS, COMPLETIONS, MESSAGES, MISTRAL, RESPONSES, SAMPLING, USER, Body
+from tasks.settings import ModelSettings
+from tests.peer.render_cases import (
+    BAD,
+    CHATS,
+    COMPLETIONS,
+    LONG,
+    MESSAGES,
+    MISTRAL,
+    RESPONSES,
+    SAMPLING,
+    TRUSTED,
+    TUNED,
+    USER,
+    Body,
+)
 from tests.workers.rendering.mistral_files import write_tekken
-from workers import parsing
-from workers.rendering.base import Renderer, make_renderer, quiet_effort, template_arguments
-from workers.rendering.loading import LoadedTokenizer, load
-from workers.rendering.requests import EngineFacts, resolve_completion, resolve_request
-from workers.surfaces import anthropic, openai_completions, openai_responses
-from workers.surfaces.openai_chat import OPENAI_CHAT
+from workers.catalog import ModelProfile, load_model
+from workers.prompts import prepare
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
 REAL = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
@@ -37,7 +46,7 @@ MAX_MODEL_LEN = 2048
 pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A tokenizer with the parsers that it is served with."""
 
@@ -47,6 +56,13 @@ class Model:
     renderer: str = "jinja"
     file: str | None = None
     """A tokenizer of Mistral's own."""
+    tokenizer: str | None = None
+    """The real tokenizer's folder, where `name` is another."""
+    max_model_len: int = MAX_MODEL_LEN
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Of `ModelSettings`, where they differ from what a model has by itself."""
+    extra_flags: tuple[str, ...] = ()
+    """The reference's, for the same."""
     version: str | None = None
     """Of a small tokenizer of Mistral's, written here.
 
@@ -63,12 +79,12 @@ class Model:
         """Where the tokenizer is: a folder, or the file that is Mistral's."""
         if self.version is not None:
             return SMALL / self.version / "tekken.json"
-        return REAL / self.name if self.file is None else REAL / "mistral-common" / self.file
+        return REAL / (self.tokenizer or self.name) if self.file is None else REAL / "mistral-common" / self.file
 
     @property
     def flags(self) -> list[str]:
         own = [] if self.renderer in ("jinja", "harmony") else ["--tokenizer-mode", self.renderer]
-        return ["--max-model-len", str(MAX_MODEL_LEN), *own]
+        return ["--max-model-len", str(self.max_model_len), *own, *self.extra_flags]
 
 
 MODELS = [
@@ -95,6 +111,31 @@ MODELS = [
     Model("qwen3", "hermes", "qwen3"),
     Model("qwen3.5", "qwen3_coder", "qwen3"),
     Model("r1-distill-llama", "hermes", "deepseek_r1"),
+    Model("qwen3-long", "hermes", "qwen3", tokenizer="qwen3", max_model_len=32_768),
+    Model("deepseek-v3-long", tokenizer="deepseek-v3", max_model_len=32_768),
+    Model(
+        "qwen3-trusting",
+        "hermes",
+        "qwen3",
+        tokenizer="qwen3",
+        settings=(
+            ("trust_request_chat_template", True),
+            ("default_template_arguments", {"enable_thinking": False, "cohere_format": "cmd4"}),
+        ),
+        extra_flags=("--trust-request-chat-template", "--default-chat-template-kwargs", '{"enable_thinking": false}'),
+    ),
+    Model(
+        "qwen3-tuned",
+        tokenizer="qwen3",
+        settings=(
+            ("generation_defaults", {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}),
+            ("max_output_tokens", 50),
+        ),
+        extra_flags=(
+            "--override-generation-config",
+            '{"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1, "max_new_tokens": 50}',
+        ),
+    ),
 ]
 
 MISTRAL_CONFIG = {
@@ -221,6 +262,10 @@ PATHS = {
 
 def cases_of(model: Model) -> Iterator[tuple[str, str, Body]]:
     """(surface, name, body) of every request to a model."""
+    if model.tokenizer is not None:
+        cases = LONG if model.name.endswith("-long") else TRUSTED if model.name == "qwen3-trusting" else TUNED
+        yield from (("chat", name, body) for name, body in cases.items())
+        return
     yield from (("chat", name, body) for name, body in CHATS.items())
     if model.mistral:
         yield from (("chat", f"mistral: {name}", body) for name, body in MISTRAL.items())
@@ -252,7 +297,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], A
             lines.append(json.dumps({"server": server, "path": PATHS[surface], "body": body}))
             keys.append((model.name, name))
     frontend = Path(__file__).with_name("frontend.py")
-    environment = {**os.environ, "TIKTOKEN_ENCODINGS_BASE": str(REAL / "tiktoken")}
+    environment = {
+        **os.environ,
+        "TIKTOKEN_ENCODINGS_BASE": str(REAL / "tiktoken"),
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+    }
     result = subprocess.run(
         [PEER / "bin/python", frontend],
         env=environment,
@@ -266,55 +315,38 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], A
     return dict(zip(keys, map(json.loads, result.stdout.splitlines()), strict=True))
 
 
+SURFACES = {
+    "chat": "openai_chat",
+    "completions": "openai_completions",
+    "messages": "anthropic",
+    "responses": "openai_responses",
+}
+
+
 @cache
-def loaded(model: Model) -> tuple[LoadedTokenizer, Renderer, parsing.Parser]:
-    tokenizer = load(model.folder)
-    renderer = make_renderer(model.renderer, tokenizer, max_model_len=MAX_MODEL_LEN)
-    parser = parsing.bind(
-        parsing.load_format(model.tool_parser, model.reasoning_parser), tokenizer.tokenizer.added_tokens
+def profile_of(model: Model) -> ModelProfile:
+    """The model as a worker serves it."""
+    settings: dict[str, Any] = {
+        "default_template_arguments": {"cohere_format": "cmd4"},  # the reference's only default
+        **dict(model.settings),
+    }
+    return load_model(
+        ModelSettings(
+            name="m",
+            tokenizer=str(model.folder),
+            tool_parser=model.tool_parser,
+            reasoning_parser=model.reasoning_parser,
+            renderer=model.renderer,
+            max_model_len=model.max_model_len,
+            **settings,
+        )
     )
-    return tokenizer, renderer, parser
 
 
 def render(model: Model, surface: str, body: Body) -> list[Body]:
     """Our answer, as the render stage makes it: one request for each prompt."""
-    _, renderer, parser = loaded(model)
-    facts = EngineFacts(
-        MAX_MODEL_LEN,
-        default_template_arguments={"cohere_format": "cmd4"},  # the reference's only default
-        tool_parser=model.tool_parser,
-        reasoning_parser=model.reasoning_parser,
-        forced=parser.format.forced,
-    )
-    body = {"model": "m", **body}
-    if surface == "completions":
-        prompts = openai_completions.prompts_of(openai_completions.read(body))
-        rendered = [renderer.render_prompt(prompt) for prompt in prompts]
-        return [
-            {"token_ids": list(r.token_ids), **resolve_completion(prompt, r, facts)}
-            for prompt, r in zip(prompts, rendered, strict=True)
-        ]
-    conversation = _conversation(renderer, surface, body)
-    prompt = renderer.render(conversation)
-    context = parsing.ParseContext(
-        template_arguments=template_arguments(conversation, facts.default_template_arguments)
-    )
-    ended = None
-    if model.reasoning_parser is not None:
-        ended = parsing.start(parser, context, prompt.token_ids).mode != "reasoning"
-    fields = resolve_request(conversation, prompt, facts, reasoning_ended=ended)
-    if surface == "responses":
-        fields = {name: value for name, value in fields.items() if name not in ("parse_context", "reasoning_ended")}
-    return [{"token_ids": list(prompt.token_ids), **fields}]
-
-
-def _conversation(renderer: Renderer, surface: str, body: Body) -> Conversation:
-    if surface == "chat":
-        return OPENAI_CHAT.converse(OPENAI_CHAT.read(body))
-    if surface == "responses":
-        return openai_responses.converse(openai_responses.read(body))
-    request = anthropic.read(body)
-    return anthropic.converse(request, system_first=not renderer.takes_late_system, quiet_effort=quiet_effort(renderer))
+    prepared = prepare(profile_of(model), SURFACES[surface], {"model": "m", **body})
+    return [{"token_ids": list(prompt.token_ids), **prompt.fields} for prompt in prepared.prompts]
 
 
 def comparable(body: Body) -> Body:

@@ -50,6 +50,7 @@ class EngineFacts:
     """
 
     max_model_len: int
+    max_output_tokens: int | None = None
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     default_template_arguments: Mapping[str, Any] = field(default_factory=dict)
     tool_parser: str | None = None
@@ -136,7 +137,7 @@ def _sampling(
         out["structured_outputs"] = constraint
     room = check_room(len(rendered.token_ids), facts.max_model_len)
     wanted = asked.max_output_tokens if asked.max_output_tokens is not None else defaults.get("max_tokens")
-    out["max_tokens"] = room if wanted is None else min(wanted, room)
+    out["max_tokens"] = min(most for most in (room, wanted, facts.max_output_tokens) if most is not None)
     if out.get("min_tokens", 0) > out["max_tokens"]:
         raise InvalidRequest(
             f"min_tokens is {out['min_tokens']}, and there is room for {out['max_tokens']}", param="min_tokens"

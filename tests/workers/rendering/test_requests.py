@@ -43,6 +43,11 @@ class TestSampling:
             "max_tokens": 97,
         }
 
+    def test_the_model_s_longest_answer(self):
+        most: dict[str, Any] = {"max_output_tokens": 10}
+        for asked, limit in ((None, 10), (7, 7), (50, 10)):
+            assert resolve(most, max_output_tokens=asked)["sampling_params"]["max_tokens"] == limit
+
     def test_the_request_wins_over_the_model(self):
         got = sampling({"temperature": 0.5}, temperature=0.6, top_p=0.95, top_k=20)
         assert (got["temperature"], got["top_p"], got["top_k"]) == (0.5, 0.95, 20)
