@@ -55,11 +55,26 @@ async def test_messages_are_taken_oldest_first_and_what_is_lost_then_is_found(se
     await store.close()
 
 
+async def test_a_message_that_comes_while_one_waits_is_taken(settings: Settings) -> None:
+    store = RedisStore(settings)
+    pipeline = Pipeline(settings, create_app(settings), store)
+    ledger = BlockingLedger(settings)
+    assert ledger.take(["render"], wait_s=0.01) is None
+    waiting = asyncio.create_task(asyncio.to_thread(ledger.take, ["derender", "render"], 10.0))
+    await asyncio.sleep(0.05)
+    job_id = await pipeline.submit(Submission("/v1/x", "tiny", b"{}", False, ("render",)))
+    async with asyncio.timeout(5):
+        message = await waiting
+    assert message is not None and json.loads(message)["headers"]["job"] == job_id
+    ledger.close()
+    await store.close()
+
+
 async def test_scripts_are_loaded_again_after_redis_lost_them(settings: Settings) -> None:
     ledger = BlockingLedger(settings)
-    assert ledger.take(["render"]) is None
+    assert ledger.claim("none", "render", "w", ()) == Refused("gone")
     client = connect(settings.redis_url)
     await client.script_flush()
     await client.aclose()
-    assert ledger.take(["render"]) is None
+    assert ledger.claim("none", "render", "w", ()) == Refused("gone")
     ledger.close()
