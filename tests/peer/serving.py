@@ -1,8 +1,9 @@
-"""Starts the reference: `vllm serve` with its token endpoints, on a free port, until the block ends."""
+"""Starts the reference: `vllm serve` on a free port, until the block ends."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 import urllib.error
@@ -28,10 +29,13 @@ def serve_vllm(folder: Path, model: Path, name: str, *flags: str, max_model_len:
     url = f"http://127.0.0.1:{port}"
     command = [str(PEER / "bin" / "vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", name, "--max-model-len", str(max_model_len), "--enforce-eager"]
-    command += ["--max-num-seqs", "16", "--enable-scale-out", *flags]
+    command += ["--max-num-seqs", "16", *flags]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     log = folder / "vllm.log"
-    with log.open("w") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process:
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True) as process,
+    ):
         try:
             give_up_at = time.monotonic() + START_TIMEOUT_S
             while not _answers(f"{url}/health"):
@@ -40,8 +44,16 @@ def serve_vllm(folder: Path, model: Path, name: str, *flags: str, max_model_len:
                 time.sleep(0.5)
             yield url
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It has processes of its own, and one that is still starting does not listen to SIGTERM."""
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _answers(url: str) -> bool:

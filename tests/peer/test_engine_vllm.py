@@ -7,12 +7,6 @@ model, these tests are skipped.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,56 +16,18 @@ import pytest
 
 from tasks.errors import EngineRefused
 from tasks.settings import EngineSettings
-from tests.contract.test_engine import CHATML_QUESTION, EngineContract, collect, fold, free_port
+from tests.contract.test_engine import CHATML_QUESTION, EngineContract, collect, fold
+from tests.peer.serving import serve_vllm
 from workers.engines.base import Engine
 from workers.engines.registry import create_engine
 
-PEER = Path(os.environ.get("TOKENYARD_PEER", Path.home() / ".cache" / "vllm-peer"))
 MODEL = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
-START_TIMEOUT_S = 600
 
 
-def _serve(tmp_path_factory: pytest.TempPathFactory, *flags: str) -> Iterator[str]:
-    if not (PEER / "bin" / "vllm").is_file() or not (MODEL / "config.json").is_file():
-        pytest.skip("the reference or its model is not installed")
-    port = free_port()
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    command = [str(PEER / "bin" / "vllm"), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--served-model-name", "smollm2", "--max-model-len", "4096", "--enforce-eager", "--max-num-seqs", "16"]
-    command += ["--enable-prompt-tokens-details", *flags]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    url = f"http://127.0.0.1:{port}"
-    with (
-        log.open("w") as file,
-        subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True) as process,
-    ):
-        try:
-            _wait_until_ready(url, process, log)
-            yield url
-        finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It has processes of its own, and one that is still starting does not listen to SIGTERM."""
-    process.terminate()
-    try:
-        process.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(f"vLLM did not come up: {log.read_text()[-3000:]}")
+def _serve(tmp_path_factory: pytest.TempPathFactory, mode: str) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("vllm")
+    with serve_vllm(folder, MODEL, "smollm2", "--enable-prompt-tokens-details", mode, max_model_len=4096) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

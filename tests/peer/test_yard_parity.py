@@ -88,7 +88,8 @@ def pair(
     name, folder, parsers = request.param
     flags = [f"--{kind.replace('_', '-')}={parser}" for kind, parser in parsers.items()]
     flags += ["--enable-auto-tool-choice"] if parsers else []
-    with serve_vllm(tmp_path_factory.mktemp("vllm"), folder, name, *flags, "--no-enable-prefix-caching") as url:
+    flags += ["--enable-scale-out", "--no-enable-prefix-caching"]
+    with serve_vllm(tmp_path_factory.mktemp("vllm"), folder, name, *flags) as url:
         model = {
             "name": name,
             "tokenizer": str(folder),
