@@ -14,7 +14,7 @@ from typing import Any
 from tasks.protocol.base import JsonObject
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
-TOKENIZERS = Path(os.environ.get("TOKENYARD_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
+TOKENIZERS = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
 DERENDER = "/v1/chat/completions/derender"
 
 

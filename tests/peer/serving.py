@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from api.cli.yard import free_port
+from tests.peer.reference import PEER
 
-PEER = Path(os.environ.get("TOKENYARD_PEER", Path.home() / ".cache" / "vllm-peer"))
 START_TIMEOUT_S = 300
 
 

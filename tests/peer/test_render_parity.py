@@ -20,6 +20,8 @@ import pytest
 
 from tasks.errors import TokenyardError
 from tasks.settings import ModelSettings
+from tests.peer.reference import PEER
+from tests.peer.reference import TOKENIZERS as REAL
 from tests.peer.render_cases import (
     BAD,
     CHATS,
@@ -38,8 +40,6 @@ from tests.workers.rendering.mistral_files import write_tekken
 from workers.catalog import ModelProfile, load_model
 from workers.prompts import prepare
 
-PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
-REAL = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
 SMALL = Path(tempfile.gettempdir()) / "tokenyard-small-tekken"
 MAX_MODEL_LEN = 2048
 

@@ -99,7 +99,7 @@ def _kimi_argument(key: str, schema: Any, shared: Mapping[str, Any]) -> JsonObje
     kind = _KINDS.get(declared) if isinstance(declared, str) else None
     if kind is None:
         return _kimi_any()
-    content = _kimi_string(schema) if kind == "string" else _schema({**shared, **schema})
+    content = _kimi_string(schema) if kind == "string" else json_form({**shared, **schema})
     return _tag(f'{_OPEN}argument key="{_escape(key)}" type="{kind}"{_SEP}', content, f"{_CLOSE}argument{_SEP}")
 
 
@@ -171,7 +171,8 @@ def _any_text(excludes: Sequence[str] = ()) -> JsonObject:
     return {"type": "any_text", "excludes": list(excludes), "max_tokens": None, "max_chars": None}
 
 
-def _schema(schema: Mapping[str, Any]) -> JsonObject:
+def json_form(schema: Any) -> JsonObject:
+    """JSON that a schema describes."""
     return {
         "type": "json_schema",
         "json_schema": schema,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject, Prompt
+from workers.rendering.argument_tags import json_form
 from workers.rendering.families import ALWAYS_CONSTRAINED, FAMILY_OF_PARSER, FREE_UNLESS_FORCED
 from workers.rendering.harmony_tags import tag_answer
 from workers.rendering.structural_tags import build_tag
@@ -149,9 +150,9 @@ def _as_format(constraint: JsonObject) -> JsonObject | None:
     """The constraint as one branch of a structural tag; None where it cannot be one."""
     match constraint:
         case {"json_object": True}:
-            return _json_schema({"type": "object"})
+            return json_form({"type": "object"})
         case {"json": schema}:
-            return _json_schema(json.loads(schema) if isinstance(schema, str) else schema)
+            return json_form(json.loads(schema) if isinstance(schema, str) else schema)
         case {"regex": pattern}:
             return {"type": "regex", "pattern": pattern}
         case {"choice": choices}:
@@ -161,14 +162,3 @@ def _as_format(constraint: JsonObject) -> JsonObject | None:
         case {"structural_tag": str(tag)} if isinstance(inner := json.loads(tag).get("format"), dict):
             return inner
     return None
-
-
-def _json_schema(schema: Any) -> JsonObject:
-    return {
-        "type": "json_schema",
-        "json_schema": schema,
-        "style": "json",
-        "any_order": False,
-        "max_whitespace_cnt": None,
-        "excludes": [],
-    }
