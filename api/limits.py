@@ -55,7 +55,11 @@ class Admission:
         served = {queue for worker in self.workers for queue in worker.queues}
         return [stage for stage in stages if queue_for(stage, model, job_class) not in served]
 
-    def require_workers(self, stages: tuple[Stage, ...], model: str, job_class: str) -> None:
+    async def require_workers(self, stages: tuple[Stage, ...], model: str, job_class: str) -> None:
+        """Raises NoLiveWorker if a stage has none; what is known is brought up to date before anybody is refused."""
+        if not self.missing(stages, model, job_class):
+            return
+        await self.refresh()
         if missing := self.missing(stages, model, job_class):
             raise NoLiveWorker(f"No worker is alive for {', '.join(missing)} of {model!r}.", retry_after_s=5)
 

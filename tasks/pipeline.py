@@ -2,7 +2,8 @@
 
 The steps are data: `render → generate → derender`, or any part of it. Each stage dispatches the next one in the
 commit that stores its own result, so there is no moment in which a job is between two stages and with nobody.
-A streamed job's derender is dispatched with its generate: it follows the tokens as they come.
+The derender of a job that is followed, as each streamed one is, is dispatched with its generate: it reads the tokens
+as they come.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tasks.errors import Cancelled, DeadlineExceeded, TokenyardError, error_to_j
 from tasks.ids import new_id
 from tasks.routing import Router, queue_for
 from tasks.settings import Settings
-from tasks.specs import DERENDER, GENERATE, Stage
+from tasks.specs import DERENDER, GENERATE, Stage, spec_for
 from tasks.store import Job, JobStore, Message, NewJob, Status
 
 
@@ -31,6 +32,10 @@ class Submission:
     body: bytes
     stream: bool
     stages: tuple[Stage, ...]
+    payloads: Mapping[str, bytes] | None = None
+    """What the first stages read, by name; the body as `request` if None."""
+    followed: bool = False
+    """Tokens are to be read as they come although the answer is not streamed."""
     job_class: str = "interactive"
     detached: bool = False
     listener: str = ""
@@ -58,6 +63,7 @@ class Pipeline:
         """
         limits = self._settings.limits
         job_id = submission.job_id or new_id("job_")
+        followed = submission.stream or submission.followed
         timeout_s = limits.job_timeout_s if submission.detached else limits.request_timeout_s
         job = NewJob(
             id=job_id,
@@ -66,6 +72,7 @@ class Pipeline:
             stages=submission.stages,
             job_class="batch" if submission.job_class == "batch" else "interactive",
             stream=submission.stream,
+            followed=followed,
             deadline_in_s=submission.deadline_in_s or timeout_s,
             ttl_s=limits.job_ttl_s if submission.detached else limits.response_ttl_s,
             queues=tuple(queue_for(stage, submission.model, submission.job_class) for stage in submission.stages),
@@ -77,20 +84,19 @@ class Pipeline:
         )
         first = self._router.message(
             job_id,
-            submission.stages[0],
+            spec_for(submission.stages[0], submission.stages, followed=followed),
             model=submission.model,
             job_class=job.job_class,
-            stream=submission.stream,
         )
-        return await self.store.submit(job, {"request": submission.body}, first, limits.max_queued)
+        payloads = {"request": submission.body} if submission.payloads is None else submission.payloads
+        return await self.store.submit(job, payloads, first, limits.max_queued)
 
     def message_for(self, job: Job, stage: Stage) -> Message:
         return self._router.message(
             job.id,
-            stage,
+            spec_for(stage, job.stages, followed=job.followed),
             model=job.model,
             job_class=job.job_class,
-            stream=job.stream,
             prompt_tokens=job.prompt_tokens,
         )
 
@@ -100,9 +106,9 @@ class Pipeline:
         following = list(job.stages[position : position + 1])
         if not following:
             return []
-        if job.stream and following == [GENERATE] and DERENDER in job.stages:
+        if job.followed and following == [GENERATE] and DERENDER in job.stages:
             following.append(DERENDER)
-        elif job.stream and following == [DERENDER] and done == GENERATE:
+        elif job.followed and following == [DERENDER] and done == GENERATE:
             return []  # it was dispatched beside generate
         return [self.message_for(job, stage) for stage in following]
 

@@ -9,12 +9,15 @@ import uuid
 from celery import Celery
 
 from tasks.app import generate_queue
-from tasks.specs import GENERATE, Stage, spec_for
+from tasks.specs import DERENDER_TASK, GENERATE, RENDER, RENDER_TASK, Stage, TaskSpec
 from tasks.store import Message
 
 
 def queue_for(stage: Stage, model: str, job_class: str) -> str:
-    return generate_queue(model, job_class) if stage == GENERATE else spec_for(stage, stream=False).queue
+    """The queue in which a stage's messages wait."""
+    if stage == GENERATE:
+        return generate_queue(model, job_class)
+    return (RENDER_TASK if stage == RENDER else DERENDER_TASK).queue
 
 
 class Router:
@@ -24,11 +27,10 @@ class Router:
         self._app = app
 
     def message(
-        self, job_id: str, stage: Stage, *, model: str, job_class: str, stream: bool, prompt_tokens: int | None = None
+        self, job_id: str, spec: TaskSpec, *, model: str, job_class: str, prompt_tokens: int | None = None
     ) -> Message:
-        """The message for one stage. Its only argument is the job's id; its shown arguments are counts and names."""
-        spec = spec_for(stage, stream=stream)
-        queue = queue_for(stage, model, job_class)
+        """The message for one task. Its only argument is the job's id; its shown arguments are counts and names."""
+        queue = queue_for(spec.stage, model, job_class)
         task_id = str(uuid.uuid4())
         shown = f"(job={job_id}, model={model})"
         if prompt_tokens is not None:
@@ -48,7 +50,7 @@ class Router:
             "content-encoding": "utf-8",
             "content-type": "application/json",
             # `job` and `stage` let the ledger see in the queue itself which message is the oldest.
-            "headers": {**task.headers, "job": job_id, "stage": stage},
+            "headers": {**task.headers, "job": job_id, "stage": spec.stage},
             "properties": {
                 **task.properties,
                 "delivery_mode": 2,
@@ -58,4 +60,4 @@ class Router:
                 "delivery_tag": str(uuid.uuid4()),
             },
         }
-        return Message(job_id, stage, queue, json.dumps(envelope).encode())
+        return Message(job_id, spec.stage, queue, json.dumps(envelope).encode())

@@ -83,6 +83,8 @@ class ModelSettings(_Frozen):
     """Tokens of prompt and output together."""
     max_output_tokens: int | None = Field(None, ge=1)
     """No answer is longer, whatever its request says."""
+    max_logprobs: int = Field(20, ge=-1)
+    """Candidates for a position that derender routes read; -1 for any number."""
     tool_arguments: Literal["stream", "complete"] = "stream"
     """Whether a streamed call's arguments come as the model writes them or once the call has closed."""
     trust_request_chat_template: bool = False

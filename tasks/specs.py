@@ -38,14 +38,17 @@ DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context",
 FOLLOW_TASK = TaskSpec(
     "tokenyard.derender_stream", DERENDER, "derender", ("context", "prompt", "checkpoint"), time_limit_s=86_400
 )
+DERENDER_ALONE_TASK = TaskSpec("tokenyard.derender_request", DERENDER, "derender", ("request",), time_limit_s=120)
 
-SPECS: Final[tuple[TaskSpec, ...]] = (RENDER_TASK, GENERATE_TASK, DERENDER_TASK, FOLLOW_TASK)
+SPECS: Final[tuple[TaskSpec, ...]] = (RENDER_TASK, GENERATE_TASK, DERENDER_TASK, FOLLOW_TASK, DERENDER_ALONE_TASK)
 
 
-def spec_for(stage: Stage, *, stream: bool) -> TaskSpec:
-    """The task that runs a stage of a job."""
+def spec_for(stage: Stage, stages: tuple[Stage, ...], *, followed: bool) -> TaskSpec:
+    """The task that runs a stage of a job with these stages; `followed`: its tokens are read as they come."""
+    if stages == (DERENDER,):
+        return DERENDER_ALONE_TASK
     if stage == DERENDER:
-        return FOLLOW_TASK if stream else DERENDER_TASK
+        return FOLLOW_TASK if followed else DERENDER_TASK
     return {RENDER: RENDER_TASK, GENERATE: GENERATE_TASK}[stage]
 
 
@@ -63,7 +66,9 @@ ENDPOINTS: Final[dict[str, Endpoint]] = {
     for endpoint in (
         Endpoint("/v1/chat/completions", "openai_chat", (RENDER, GENERATE, DERENDER)),
         Endpoint("/v1/chat/completions/render", "openai_chat", (RENDER,)),
+        Endpoint("/v1/chat/completions/derender", "openai_chat", (DERENDER,)),
         Endpoint("/v1/completions/render", "openai_completions", (RENDER,)),
+        Endpoint("/v1/completions/derender", "openai_completions", (DERENDER,)),
         Endpoint("/v1/responses/render", "openai_responses", (RENDER,)),
         Endpoint("/v1/messages/render", "anthropic", (RENDER,)),
         Endpoint("/tokenize", "tokenize", (RENDER,)),

@@ -76,6 +76,8 @@ class NewJob:
     stages: tuple[Stage, ...]
     job_class: Literal["interactive", "batch"]
     stream: bool
+    followed: bool
+    """The derender stage reads tokens as they come, which a stream needs; it begins with the generate stage."""
     deadline_in_s: float
     ttl_s: int
     """How long the finished job and its events are kept."""
@@ -101,6 +103,7 @@ class Job:
     stages: tuple[Stage, ...]
     job_class: Literal["interactive", "batch"]
     stream: bool
+    followed: bool
     detached: bool
     status: Status
     created_at: float
@@ -201,14 +204,16 @@ class Due:
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A process that said within the last `ttl_s` that it is alive: `cpu` and `gpu` workers, and `api`, which serves
-    no queue and is missed only by the jobs that it waits for."""
+    no queue and is missed only by the jobs that it waits for.
+
+    A process says so every other second; it takes a machine that stands still for long to lose one that lives."""
 
     id: str
     role: str
     queues: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     detail: JsonObject = field(default_factory=dict)
-    ttl_s: int = field(default=6, compare=False)
+    ttl_s: int = field(default=15, compare=False)
 
 
 class JobStore(Protocol):

@@ -127,6 +127,7 @@ class MemoryStore:
             stages=job.stages,
             job_class=job.job_class,
             stream=job.stream,
+            followed=job.followed,
             detached=job.detached,
             status=Status.QUEUED,
             created_at=now,

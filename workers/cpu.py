@@ -13,10 +13,11 @@ from tasks.protocol.base import compact_json
 from tasks.protocol.derender import context_from_json, context_to_json
 from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
-from tasks.specs import DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK
+from tasks.specs import DERENDER_ALONE_TASK, DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
 from workers.catalog import Catalog
+from workers.derender_answers import derender_request
 from workers.following import Followers
 from workers.prompts import prepare
 from workers.render_answers import RENDER_ANSWERS
@@ -72,6 +73,16 @@ def derender(claim: Claim) -> Commit:
     return Commit(events=[event_line("r", compact_json(response))], done=True, status=Status.SUCCEEDED)
 
 
+def derender_alone(claim: Claim) -> Commit:
+    """A derender route's body to its answer."""
+    job = claim.job
+    body = json.loads(claim.payloads["request"])
+    answer = derender_request(
+        catalog.get(job.model), ENDPOINTS[job.endpoint].surface, body, created=int(job.created_at)
+    )
+    return Commit(events=[event_line("r", compact_json(answer))], done=True, status=Status.SUCCEEDED)
+
+
 settings = load_settings()
 app = create_app(settings, queues=cpu_queues(), threads=settings.workers.cpu_threads)
 catalog = Catalog(settings)
@@ -89,6 +100,7 @@ serve(app, runtime, opening=catalog.preload)
 runners = {
     RENDER_TASK.name: lambda job_id: runtime.compute(RENDER_TASK, job_id, render),
     DERENDER_TASK.name: lambda job_id: runtime.compute(DERENDER_TASK, job_id, derender),
+    DERENDER_ALONE_TASK.name: lambda job_id: runtime.compute(DERENDER_ALONE_TASK, job_id, derender_alone),
     FOLLOW_TASK.name: lambda job_id: runtime.launch(FOLLOW_TASK, job_id, followers.follow),
 }
 bind(app, runners, after=lambda: runtime.take_more(runners, wait_s=LINGER_S))

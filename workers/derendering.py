@@ -33,6 +33,7 @@ from workers.text.pieces import Piece
 
 BLOCK_TOKENS = 64
 """Tokens that are read at once where it does not matter which of them did what."""
+PLAIN = parsing.bind(parsing.load_format(None, None), {})
 LOWEST_LOGPROB = -9999.0
 """What stands for minus infinity, which JSON cannot write."""
 
@@ -91,12 +92,13 @@ def describe(
     model: str | None = None,
     template_arguments: JsonObject | None = None,
     prompt_text: str | None = None,
+    sampling: JsonObject | None = None,
 ) -> DerenderContext:
     """What the answer to a request depends on beside its tokens; `request` is what the surface's `read` gave.
 
     `model` is the name that the answer gives, the profile's own if None. `template_arguments` are the request's with
-    the model's defaults laid under them; that is done here if None. Raises InvalidRequest for tools that the model's
-    settings do not provide for.
+    the model's defaults laid under them; that is done here if None. `sampling` are the engine's sampling parameters,
+    for answers that tell them. Raises InvalidRequest for tools that the model's settings do not provide for.
     """
     protocol = load_surface(surface)
     if template_arguments is None:
@@ -116,6 +118,7 @@ def describe(
         stop_token_ids=tuple(profile.generation_defaults.get("stop_token_ids") or ()),
         system_fingerprint=f"tokenyard-{profile.fingerprint[:8]}",
         prompt_text=prompt_text,
+        sampling=sampling or {},
     )
     context = protocol.describe(request, facts)
     if context.parse.get("tool_choice") not in (None, "none") and not context.tool_parser:
@@ -135,7 +138,7 @@ def start(profile: ModelProfile, context: DerenderContext, prompt_token_ids: Seq
             skip_special_tokens=context.skip_special_tokens and not context.parsed,
         ),
         stop=stops.start(context.stops, include_stop_str_in_output=context.include_stop, min_tokens=context.min_tokens),
-        parse=parsing.start(profile.parser, _parse_context(context), prompt_token_ids),
+        parse=parsing.start(_parser(profile, context), _parse_context(context), prompt_token_ids),
     )
     surface = load_surface(context.surface).start(context)
     return DerenderState(profile.fingerprint, (choice,) * context.n, surface)
@@ -160,10 +163,12 @@ def step(profile: ModelProfile, context: DerenderContext, state: DerenderState, 
         events.append(Logprobs(positions))
         choice = replace(choice, recent=(*before.recent, *chunk.token_ids[:kept])[-CONTEXT_TOKENS:])
     if matched is not None:
-        choice, last = _close(profile, choice, "stop", matched)
+        choice, last = _close(_parser(profile, context), choice, "stop", matched)
         events += last
     elif chunk.finish_reason is not None:
-        choice, last = _close(profile, choice, chunk.finish_reason, _stop_reason(profile, context, chunk))
+        choice, last = _close(
+            _parser(profile, context), choice, chunk.finish_reason, _stop_reason(profile, context, chunk)
+        )
         events += last
     delta = ChoiceDelta(
         index=chunk.index,
@@ -181,7 +186,7 @@ def finish(profile: ModelProfile, context: DerenderContext, state: DerenderState
     chunks: list[JsonObject] = []
     for index, choice in enumerate(state.choices):
         if not choice.finished:
-            closed, events = _close(profile, choice, reason, None)
+            closed, events = _close(_parser(profile, context), choice, reason, None)
             state, more = _tell(context, state, closed, ChoiceDelta(index, tuple(events)))
             chunks += more
     surface, last = load_surface(context.surface).finish(context, state.surface)
@@ -267,7 +272,7 @@ def _feed_all(
 def _feed(profile: ModelProfile, context: DerenderContext, choice: ChoiceState, group: tuple[int, ...]) -> _Fed:
     text, pieces = detokenizer.step(profile.tokenizer, choice.text, group)
     stop, pieces, matched = stops.step(choice.stop, pieces, token_count=len(group))
-    fed, events = _parse(profile, replace(choice, text=text, stop=stop), pieces, len(group))
+    fed, events = _parse(_parser(profile, context), replace(choice, text=text, stop=stop), pieces, len(group))
     clear = len(group) == 1 or (
         matched is None and not (context.reasoning_parser and _is_mixed(choice, fed, pieces, events))
     )
@@ -317,11 +322,16 @@ def _stop_reason(profile: ModelProfile, context: DerenderContext, chunk: TokenCh
     return last if last not in usual and _may_end(profile, context, last) else None
 
 
+def _parser(profile: ModelProfile, context: DerenderContext) -> parsing.Parser:
+    """What reads the output's markup; text that has none is left alone."""
+    return profile.parser if context.parsed else PLAIN
+
+
 def _parse(
-    profile: ModelProfile, choice: ChoiceState, pieces: Sequence[Piece], token_count: int
+    parser: parsing.Parser, choice: ChoiceState, pieces: Sequence[Piece], token_count: int
 ) -> tuple[ChoiceState, list[ParseEvent]]:
     """The choice after these pieces of so many tokens, and what they meant."""
-    parse, events = parsing.step(profile.parser, choice.parse, pieces) if pieces else (choice.parse, [])
+    parse, events = parsing.step(parser, choice.parse, pieces) if pieces else (choice.parse, [])
     # A marker is no reasoning: tokens that led into or out of it, or that it swallowed, do not count.
     inside = choice.parse.mode == parse.mode == REASONING and (not pieces or bool(events) or bool(parse.held))
     undecided = choice.undecided_tokens + token_count if inside else 0
@@ -332,13 +342,13 @@ def _parse(
 
 
 def _close(
-    profile: ModelProfile, choice: ChoiceState, reason: str, stop_reason: int | str | None
+    parser: parsing.Parser, choice: ChoiceState, reason: str, stop_reason: int | str | None
 ) -> tuple[ChoiceState, list[Event]]:
     """The choice at its end, with what was held back and the finish."""
     stop, pieces = stops.finish(choice.stop)
     choice = replace(choice, text=detokenizer.finish(choice.text), stop=stop, held=None, finished=True)
-    choice, events = _parse(profile, choice, pieces, 0)
-    rest, said = parsing.finish(profile.parser, choice.parse, reason)
+    choice, events = _parse(parser, choice, pieces, 0)
+    rest, said = parsing.finish(parser, choice.parse, reason)
     if choice.parse.mode == REASONING:
         # Whatever was held back, or cut away with a stop string, the model spent it on its reasoning.
         choice = replace(choice, reasoning_tokens=choice.reasoning_tokens + choice.undecided_tokens)

@@ -1,4 +1,6 @@
-"""A streamed derender: follows a job's token channel and writes its client's events, from checkpoint to checkpoint.
+"""A derender that follows a job's token channel and writes its client's events, from checkpoint to checkpoint.
+
+A choice that ends in a stop string ends here; with its last choice the job is over, and its engine's request aborted.
 
 All streams of a process share its event loop. Each holds the derender state in memory and saves it, with the offset
 it stands for, in the commit that writes the events made from it: whoever goes on after a crash starts exactly there.
@@ -12,7 +14,7 @@ import json
 
 from tasks.bus import BusMessage
 from tasks.errors import InvalidState
-from tasks.protocol.base import compact_json
+from tasks.protocol.base import JsonObject, compact_json
 from tasks.protocol.derender import context_from_json
 from tasks.protocol.generate import TokenChunk, chunk_from_json, unpack_token_ids
 from tasks.store import Claim, Commit, Status, event_line
@@ -87,15 +89,16 @@ class Followers:
                     continue
                 before = inbox.offset
                 records = inbox.take()
-                events: list[bytes] = []
+                told: list[JsonObject] = []
                 for record in records:
                     moved = derendering.step(profile, context, state, chunk_from_json(json.loads(record)))
                     state = moved.state
-                    events += (event_line("c", compact_json(chunk)) for chunk in moved.chunks)
+                    told += moved.chunks
                 if state.done:
-                    last = derendering.finish(profile, context, state)
-                    events += (event_line("c", compact_json(chunk)) for chunk in last.chunks)
-                    if job.detached:
+                    told += derendering.finish(profile, context, state).chunks
+                events = [event_line("c", compact_json(chunk)) for chunk in told] if job.stream else []
+                if state.done:
+                    if job.detached or not job.stream:
                         chunks = await self._all_chunks(job.id)
                         response = await asyncio.to_thread(
                             derendering.respond, profile, context, prompt_token_ids, chunks

@@ -163,7 +163,7 @@ class Generator:
             }
         )
         engine_name = self._models[job.model].engine.model
-        request = request.model_copy(update={"model": engine_name or job.model, "stream": job.stream})
+        request = request.model_copy(update={"model": engine_name or job.model, "stream": job.followed})
         earlier: dict[int, list[int]] = {}
         finished: set[int] = set()
         if job.token_chunks:
@@ -181,10 +181,10 @@ class Generator:
                     for index in range(choice_count(request)):
                         if index not in finished:
                             choices.create_task(
-                                self._continue(engine, request, index, earlier.get(index, []), writer, job.stream)
+                                self._continue(engine, request, index, earlier.get(index, []), writer, job.followed)
                             )
             else:
-                async with aclosing(engine.generate(request, stream=job.stream)) as chunks:
+                async with aclosing(engine.generate(request, stream=job.followed)) as chunks:
                     await _pump(chunks, writer)
             writer.end()
         await writer.close(sum(map(len, earlier.values())))

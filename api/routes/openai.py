@@ -19,12 +19,13 @@ from tasks.ids import new_id
 from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
 from tasks.protocol.base import ErrorEnvelope, WireModel, invalid_request_from
+from tasks.protocol.derender_requests import ChatDerenderRequest, CompletionDerenderRequest, DerenderRequest
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from tasks.protocol.openai_completions import CompletionRequest
 from tasks.protocol.openai_models import list_models
 from tasks.protocol.openai_responses import ResponsesRequest
 from tasks.protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from tasks.specs import DERENDER, ENDPOINTS, Endpoint
+from tasks.specs import ENDPOINTS, GENERATE, Endpoint
 from tasks.store import Entry
 
 router = APIRouter(dependencies=[Depends(require_key)], tags=["OpenAI"])
@@ -44,32 +45,37 @@ CHAT_EXAMPLE = {
     "max_tokens": 32,
 }
 REQUESTS: dict[str, type[WireModel]] = {
-    "openai_chat": ChatCompletionRequest,
-    "openai_completions": CompletionRequest,
-    "openai_responses": ResponsesRequest,
-    "anthropic": MessagesRequest,
-    "tokenize": TokenizeRequest,
-    "detokenize": DetokenizeRequest,
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/chat/completions/render": ChatCompletionRequest,
+    "/v1/chat/completions/derender": ChatDerenderRequest,
+    "/v1/completions/render": CompletionRequest,
+    "/v1/completions/derender": CompletionDerenderRequest,
+    "/v1/responses/render": ResponsesRequest,
+    "/v1/messages/render": MessagesRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
 }
-"""What a surface's bodies must be, as far as that can be said without a tokenizer."""
+"""What a route's bodies must be, as far as that can be said without a tokenizer."""
 
 
 def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[str, Any]:
     """Everything that can be said against a request without its tokenizer; returns the model's name and the request."""
     model = process.admission.model(body.get("model"))
     try:
-        request: Any = REQUESTS[endpoint.surface].model_validate(body)
+        request: Any = REQUESTS[endpoint.path].model_validate(body)
     except ValidationError as error:
         raise invalid_request_from(error) from error
     most = process.settings.limits.max_choices
     if (getattr(request, "n", None) or 1) > most:
         raise InvalidRequest(f"n must be at most {most}", param="n")
+    if isinstance(request, DerenderRequest) and sum(len(response.choices) for response in request.responses) > most:
+        raise InvalidRequest(f"There must be at most {most} choices to derender", param="choices")
     return model.name, request
 
 
 def is_streamed(endpoint: Endpoint, request: Any) -> bool:
-    """Whether the answer comes in chunks; a route that ends with render only passes `stream` on."""
-    return DERENDER in endpoint.stages and bool(request.stream)
+    """Whether the answer comes in chunks; where nothing is generated, `stream` says something else."""
+    return GENERATE in endpoint.stages and bool(request.stream)
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
@@ -77,7 +83,7 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
     model, parsed = check(process, endpoint, json_object_from(raw))
-    process.admission.require_workers(endpoint.stages, model, "interactive")
+    await process.admission.require_workers(endpoint.stages, model, "interactive")
     stream = is_streamed(endpoint, parsed)
     job_id = new_id("job_")
     subscription = process.hub.subscribe(job_id)

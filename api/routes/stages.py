@@ -1,4 +1,4 @@
-"""A stage asked for on its own: render routes, as `vllm launch render` has them, and the tokenizer's two."""
+"""A stage asked for on its own: render and derender routes, as `vllm launch render` has them, and the tokenizer's two."""
 
 from __future__ import annotations
 
@@ -26,6 +26,28 @@ _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
         "An Anthropic message's request as a GenerateRequest.",
         {"model": "smollm2", "max_tokens": 32, "messages": [{"role": "user", "content": "Name three animals."}]},
     ),
+    "/v1/chat/completions/derender": (
+        "An engine's answer, or one event of its stream, as a chat completion, or as its next chunk.",
+        {
+            "model": "smollm2",
+            "generate_response": {
+                "request_id": "generate-tokens-chatcmpl-1",
+                "choices": [{"index": 0, "token_ids": [19556, 28], "finish_reason": "length"}],
+            },
+            "prompt_tokens": 12,
+        },
+    ),
+    "/v1/completions/derender": (
+        "Engines' answers, one for each prompt, as a completion, or an event of a stream as its next chunk.",
+        {
+            "model": "smollm2",
+            "stream": True,
+            "generate_chunk": {
+                "request_id": "generate-tokens-cmpl-1",
+                "choices": [{"index": 0, "token_ids": [19556, 28]}],
+            },
+        },
+    ),
     "/tokenize": ("A text, or a chat, as token ids.", {"model": "smollm2", "prompt": "Once upon a time"}),
     "/detokenize": ("Token ids as text.", {"model": "smollm2", "tokens": [504, 2365]}),
 }
@@ -42,7 +64,7 @@ def _add(path: str, summary: str, example: dict[str, Any]) -> None:
         name=path.strip("/").replace("/", "_"),
         description=summary,
         responses=ERRORS,
-        openapi_extra=body_schema(REQUESTS[endpoint.surface], example),
+        openapi_extra=body_schema(REQUESTS[endpoint.path], example),
     )(handle)
 
 

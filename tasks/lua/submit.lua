@@ -13,7 +13,7 @@ end
 local deadline = now + h.deadline_in
 local expire_at = math.ceil(deadline + h.ttl + 60)
 redis.call('HSET', job, 'status', 'queued', 'endpoint', h.endpoint, 'model', h.model, 'class', h.class,
-  'stream', h.stream, 'detached', h.detached, 'stages', h.stages, 'created', num(now), 'deadline', num(deadline),
+  'stream', h.stream, 'followed', h.followed, 'detached', h.detached, 'stages', h.stages, 'created', num(now), 'deadline', num(deadline),
   'ttl', h.ttl, 'expire_at', expire_at, 'listeners', h.listener, 'digest', h.digest, 'metadata', h.metadata)
 redis.call('EXPIREAT', job, expire_at)
 for i, name in ipairs(h.payloads) do

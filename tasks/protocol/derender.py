@@ -8,9 +8,12 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, TypedDict
 
-from tasks.errors import InvalidRequest
+from pydantic import TypeAdapter, ValidationError
+
+from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
 
 STATE_VERSION = 1
@@ -31,6 +34,8 @@ class DerenderContext:
     """Unix seconds."""
     prompt_tokens: int
     n: int = 1
+    first_index: int = 0
+    """What the first of the choices is numbered for the client."""
     stream: bool = False
     role: str = "assistant"
     echo: str = ""
@@ -65,6 +70,8 @@ class DerenderContext:
     system_fingerprint: str | None = None
     prompt_text: str | None = None
     """The rendered prompt, for requests that want it back."""
+    echoed: JsonObject = field(default_factory=dict)
+    """Fields of the request that its answer repeats, as the answer has them."""
 
     @property
     def parsed(self) -> bool:
@@ -102,6 +109,24 @@ def context_from_json(data: JsonObject) -> DerenderContext:
         return DerenderContext(**values)
     except TypeError as error:
         raise InvalidRequest(f"This is no derender context: {error}") from error
+
+
+def read_context(data: Any) -> DerenderContext:
+    """A context that was out of our hands; raises InvalidState for one that no request leads to."""
+    try:
+        context = _adapter().validate_python(data)
+    except ValidationError as error:
+        raise InvalidState("The stream state's context does not add up.") from error
+    choice = context.parse.get("tool_choice")
+    named = isinstance(choice, dict) and isinstance(choice.get("function"), dict)
+    if not (choice is None or isinstance(choice, str) or named):
+        raise InvalidState("The stream state's context does not add up.")
+    return context
+
+
+@cache
+def _adapter() -> TypeAdapter[DerenderContext]:
+    return TypeAdapter(DerenderContext)
 
 
 class DerenderStateJson(TypedDict):

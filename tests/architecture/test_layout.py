@@ -46,7 +46,7 @@ def test_every_task_has_exactly_one_body() -> None:
 def test_every_endpoint_goes_through_stages_that_have_tasks() -> None:
     for endpoint in ENDPOINTS.values():
         for stage in endpoint.stages:
-            assert {spec_for(stage, stream=stream) for stream in (False, True)} <= set(SPECS)
+            assert {spec_for(stage, endpoint.stages, followed=followed) for followed in (False, True)} <= set(SPECS)
 
 
 @pytest.mark.parametrize("path", [path for path in sources(*PACKAGES) if path.name == "__init__.py"], ids=str)

@@ -13,7 +13,17 @@ from celery import Celery
 from tasks.app import create_app, gpu_queues
 from tasks.pipeline import Pipeline, Submission
 from tasks.routing import Router, queue_for
-from tasks.specs import DERENDER, DERENDER_TASK, FOLLOW_TASK, GENERATE, GENERATE_TASK, RENDER
+from tasks.specs import (
+    DERENDER,
+    DERENDER_ALONE_TASK,
+    DERENDER_TASK,
+    FOLLOW_TASK,
+    GENERATE,
+    GENERATE_TASK,
+    RENDER,
+    RENDER_TASK,
+    spec_for,
+)
 from tasks.store_redis import RedisStore
 from tests.conftest import RedisServer, quick_settings
 
@@ -51,7 +61,7 @@ def test_a_message_is_what_celery_pushes(app: Celery, client: Any, sent_by: str)
         else:
             app.send_task(GENERATE_TASK.name, ("job_1",), connection=connection, **options)
     theirs, their_body = decoded(client.rpop("generate.tiny.interactive"))
-    message = Router(app).message("job_1", GENERATE, model="tiny", job_class="interactive", stream=False)
+    message = Router(app).message("job_1", GENERATE_TASK, model="tiny", job_class="interactive")
     assert message.queue == "generate.tiny.interactive"
     ours, our_body = decoded(message.body)
     assert (
@@ -72,22 +82,19 @@ def test_a_message_is_what_celery_pushes(app: Celery, client: Any, sent_by: str)
 
 def test_each_message_is_another_delivery(app: Celery) -> None:
     router = Router(app)
-    made = [
-        json.loads(router.message("job_1", RENDER, model="tiny", job_class="batch", stream=False).body)
-        for _ in range(2)
-    ]
+    made = [json.loads(router.message("job_1", RENDER_TASK, model="tiny", job_class="batch").body) for _ in range(2)]
     assert made[0]["headers"]["id"] != made[1]["headers"]["id"]
     assert made[0]["properties"]["delivery_tag"] != made[1]["properties"]["delivery_tag"]
 
 
 def test_what_is_shown_is_names_and_counts(app: Celery) -> None:
     router = Router(app)
-    headers = json.loads(
-        router.message("job_1", GENERATE, model="tiny", job_class="batch", stream=True, prompt_tokens=7).body
-    )["headers"]
+    headers = json.loads(router.message("job_1", GENERATE_TASK, model="tiny", job_class="batch", prompt_tokens=7).body)[
+        "headers"
+    ]
     assert headers["argsrepr"] == "(job=job_1, model=tiny, prompt_tokens=7)"
     assert headers["kwargsrepr"] == "" and headers["shadow"] == "generate[tiny]"
-    headers = json.loads(router.message("job_1", RENDER, model="tiny", job_class="batch", stream=True).body)["headers"]
+    headers = json.loads(router.message("job_1", RENDER_TASK, model="tiny", job_class="batch").body)["headers"]
     assert headers["argsrepr"] == "(job=job_1, model=tiny)"
 
 
@@ -109,9 +116,11 @@ def test_every_stage_has_its_queue_and_its_task(app: Celery) -> None:
     assert queue_for(RENDER, "m", "batch") == "render" and queue_for(DERENDER, "m", "batch") == "derender"
     assert queue_for(GENERATE, "org/m", "batch") == "generate.org/m.batch"
     router = Router(app)
-    for stream, spec in ((False, DERENDER_TASK), (True, FOLLOW_TASK)):
-        body = router.message("job_1", DERENDER, model="m", job_class="interactive", stream=stream).body
+    for followed, spec in ((False, DERENDER_TASK), (True, FOLLOW_TASK)):
+        assert spec_for(DERENDER, (RENDER, GENERATE, DERENDER), followed=followed) is spec
+        body = router.message("job_1", spec, model="m", job_class="interactive").body
         assert json.loads(body)["headers"]["task"] == spec.name
+    assert spec_for(DERENDER, (DERENDER,), followed=False) is DERENDER_ALONE_TASK
 
 
 def test_a_gpu_worker_asks_for_all_interactive_work_before_any_batch_work() -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 from tasks.errors import EngineFailed
 from tasks.protocol.base import JsonObject
-from tasks.protocol.generate import CandidateLogprob, GenerateRequest, PositionLogprobs, TokenChunk
+from tasks.protocol.generate import GenerateRequest, TokenChunk
+from tasks.protocol.generate_answers import EXTRA_OF_ANSWER, chunk_from_choice, present, prompt_counts
 from tasks.settings import EngineSettings
 from workers.engines.base import Capabilities, Health, choice_count, ensure_whole
 from workers.engines.http import HttpEngine
@@ -34,16 +34,6 @@ PASSED_ON = (
     "kv_transfer_params",
     "ec_transfer_params",
     "return_token_ids",
-)
-EXTRA_OF_CHOICE = ("routed_experts", "sampling_mask", "weight_versions")
-EXTRA_OF_ANSWER = (
-    "prompt_logprobs",
-    "prompt_token_id_logprobs",
-    "prompt_token_ids",
-    "mm_placeholders",
-    "metrics",
-    "kv_transfer_params",
-    "ec_transfer_params",
 )
 _STRUCTURED = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
 
@@ -105,9 +95,10 @@ class VllmEngine(HttpEngine):
         async with aclosing(self._exchange(request, stream=False)) as answers:
             async for answer in answers:
                 _check_mode(answer)
-                extra = _present(answer, EXTRA_OF_ANSWER)
+                extra = present(answer, EXTRA_OF_ANSWER)
                 for choice in answer["choices"]:
-                    yield _chunk(choice, extra, *_prompt_counts(answer, len(request.token_ids)))
+                    prompt_tokens, cached = prompt_counts(answer, len(request.token_ids))
+                    yield chunk_from_choice(choice, extra=extra, prompt_tokens=prompt_tokens, cached_tokens=cached)
                     extra = {}
 
     async def _streamed(self, request: GenerateRequest, choices: int) -> AsyncGenerator[TokenChunk, None]:
@@ -119,7 +110,7 @@ class VllmEngine(HttpEngine):
         async with aclosing(self._exchange(request, stream=True)) as events:
             async for event in events:
                 _check_mode(event)
-                extra = _present(event, EXTRA_OF_ANSWER)
+                extra = present(event, EXTRA_OF_ANSWER)
                 for choice in event.get("choices") or ():
                     if last is not None:
                         raise EngineFailed("the engine went on after the end of every choice")
@@ -128,50 +119,18 @@ class VllmEngine(HttpEngine):
                     if finished and unfinished == 0:
                         last = choice, extra
                     else:
-                        yield _chunk(choice, extra, prompt_tokens if finished else None, None)
+                        yield chunk_from_choice(choice, extra=extra, prompt_tokens=prompt_tokens if finished else None)
                     extra = {}
                 if event.get("usage"):
                     usage = event
                     if last is not None:
                         last = last[0], {**last[1], **extra}
         if last is not None:
-            yield _chunk(*last, *_prompt_counts(usage, prompt_tokens))
+            prompt_tokens, cached = prompt_counts(usage, prompt_tokens)
+            yield chunk_from_choice(last[0], extra=last[1], prompt_tokens=prompt_tokens, cached_tokens=cached)
 
 
 def _check_mode(answer: JsonObject) -> None:
     mode = answer.get("output_mode", "tokens")
     if mode != "tokens":
         raise EngineFailed(f"the engine answered in mode {mode!r} instead of 'tokens'")
-
-
-def _present(values: JsonObject, names: tuple[str, ...]) -> JsonObject:
-    return {name: values[name] for name in names if values.get(name) is not None}
-
-
-def _prompt_counts(answer: JsonObject, prompt_tokens: int) -> tuple[int, int | None]:
-    usage = answer.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    return usage.get("prompt_tokens", prompt_tokens), details.get("cached_tokens")
-
-
-def _chunk(choice: JsonObject, extra: JsonObject, prompt_tokens: int | None, cached_tokens: int | None) -> TokenChunk:
-    extra = {**extra, **_present(choice, EXTRA_OF_CHOICE)}
-    content = (choice.get("logprobs") or {}).get("content")
-    return TokenChunk(
-        index=choice["index"],
-        token_ids=tuple(choice.get("token_ids") or ()),
-        logprobs=None if content is None else tuple(_position(entry) for entry in content),
-        finish_reason=choice.get("finish_reason"),
-        stop_reason=choice.get("stop_reason"),
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        extra=extra or None,
-    )
-
-
-def _position(entry: dict[str, Any]) -> PositionLogprobs:
-    return PositionLogprobs(_candidate(entry), tuple(_candidate(top) for top in entry.get("top_logprobs") or ()))
-
-
-def _candidate(entry: dict[str, Any]) -> CandidateLogprob:
-    return CandidateLogprob(entry["token_id"], entry["logprob"], entry.get("rank"))

@@ -176,7 +176,7 @@ class OpenAIChat:
         extra: JsonObject = {}
         for chunk in chunks:
             for choice in chunk["choices"]:
-                folded[choice["index"]].add(choice)
+                folded[choice["index"] - context.first_index].add(choice)
             usage = chunk.get("usage") or usage
             extra |= {name: chunk[name] for name in EXTRA_FIELDS if chunk.get(name) is not None}
         details = usage.get("prompt_tokens_details")
@@ -185,7 +185,7 @@ class OpenAIChat:
             "object": "chat.completion",
             "created": context.created,
             "model": context.model,
-            "choices": [choice.response(context, index) for index, choice in enumerate(folded)],
+            "choices": [choice.response(context, context.first_index + index) for index, choice in enumerate(folded)],
             "service_tier": None,
             "system_fingerprint": context.system_fingerprint,
             "usage": {
@@ -306,7 +306,15 @@ def _opening(context: DerenderContext) -> list[JsonObject]:
     for delta in deltas:
         for index in range(context.n):
             chunk = _envelope(
-                context, [{"index": index, "delta": dict(delta), "logprobs": None, "finish_reason": None}]
+                context,
+                [
+                    {
+                        "index": context.first_index + index,
+                        "delta": dict(delta),
+                        "logprobs": None,
+                        "finish_reason": None,
+                    }
+                ],
             )
             if "role" in delta:
                 chunk["prompt_token_ids"] = None if context.prompt_token_ids is None else list(context.prompt_token_ids)
@@ -325,7 +333,12 @@ def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts
     token_ids = list(delta.token_ids) if context.return_token_ids and not context.hides_tokens else None
     if not message and finish is None and logprobs is None and not token_ids:
         return None
-    choice: JsonObject = {"index": delta.index, "delta": message, "logprobs": logprobs, "finish_reason": None}
+    choice: JsonObject = {
+        "index": context.first_index + delta.index,
+        "delta": message,
+        "logprobs": logprobs,
+        "finish_reason": None,
+    }
     if finish is not None:
         choice["finish_reason"] = finish.reason
         choice["stop_reason"] = finish.stop_reason
@@ -356,7 +369,7 @@ def _message_delta(context: DerenderContext, delta: ChoiceDelta) -> JsonObject:
                 reasoning.append(text)
             case CallStart(index, name, call_id):
                 calls[index] = {
-                    "id": call_id or _call_id(context, delta.index, index),
+                    "id": call_id or _call_id(context, context.first_index + delta.index, index),
                     "type": "function",
                     "index": index,
                     "function": {"name": name},
@@ -455,9 +468,11 @@ class _FoldedChoice:
                 self._calls[call["index"]] = call
             self._arguments.setdefault(call["index"], []).append(call["function"].get("arguments", ""))
         if choice["logprobs"] is not None:
-            self._logprobs = (self._logprobs or []) + choice["logprobs"]["content"]
+            self._logprobs = self._logprobs or []
+            self._logprobs += choice["logprobs"]["content"]
         if choice.get("token_ids") is not None:
-            self._token_ids = (self._token_ids or []) + choice["token_ids"]
+            self._token_ids = self._token_ids or []
+            self._token_ids += choice["token_ids"]
         if choice["finish_reason"] is not None:
             self._finish_reason = choice["finish_reason"]
             self._stop_reason = choice.get("stop_reason")

@@ -1,0 +1,429 @@
+"""Answers of the derender routes: an engine's answer, or one event of its stream, made into its client's.
+
+    answer = derender_request(profile, "openai_chat", body, created=1767225600)
+    # {"id": "chatcmpl-1", "object": "chat.completion", ...}, or {"chunk": {...}, "stream_state": {...}}
+
+A stream's state travels with the client and holds all that later events need: where the text, the stop strings, the
+markup and the surface are, and the few facts of the request that the answer's form depends on. It grows with the
+request's tools, never with the output, so that each event costs the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from tasks.errors import InvalidRequest, InvalidState, TokenyardError
+from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.derender import DerenderContext, context_to_json, read_context
+from tasks.protocol.derender_requests import (
+    ChatDerenderRequest,
+    CompletionDerenderRequest,
+    DerenderRequest,
+    MessagesDerenderRequest,
+    ResponsesDerenderRequest,
+)
+from tasks.protocol.generate import TokenChunk
+from tasks.protocol.generate_answers import (
+    EXTRA_OF_ANSWER,
+    REQUEST_PREFIX,
+    TokensChoice,
+    TokensResponse,
+    chunk_from_choice,
+    present,
+    prompt_counts,
+)
+from tasks.telemetry import get_logger
+from workers import derendering
+from workers.catalog import ModelProfile
+from workers.surfaces.base import load_surface
+
+log = get_logger(__name__)
+
+REQUESTS: dict[str, type[DerenderRequest]] = {
+    "openai_chat": ChatDerenderRequest,
+    "openai_completions": CompletionDerenderRequest,
+    "openai_responses": ResponsesDerenderRequest,
+    "anthropic": MessagesDerenderRequest,
+}
+PARSED = frozenset({"openai_chat", "openai_responses", "anthropic"})
+"""Surfaces whose answers have reasoning and calls."""
+EMPTY: dict[str, JsonObject] = {
+    "openai_chat": {"messages": [{"role": "user", "content": ""}]},
+    "openai_completions": {"prompt": " ", "logprobs": None},
+    "openai_responses": {"input": ""},
+    "anthropic": {"model": "-", "messages": [], "max_tokens": 1},
+}
+"""What is taken for a request that was not sent, where nothing depends on it."""
+
+
+def derender_request(profile: ModelProfile, surface: str, body: JsonObject, *, created: int) -> JsonObject:
+    """The answer to a derender route's body; `created` is in Unix seconds.
+
+    Raises:
+        InvalidRequest: a field is wrong (`param` names it), or larger than the model allows.
+        InvalidState: the stream state does not add up.
+    """
+    try:
+        request = REQUESTS[surface].model_validate(body)
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
+    if request.stream:
+        return _derender_event(profile, surface, request, body, created)
+    return _derender_whole(profile, surface, request, body, created)
+
+
+# ---- whole answers ---------------------------------------------------------------------------------
+
+
+def _derender_whole(
+    profile: ModelProfile, surface: str, request: DerenderRequest, body: JsonObject, created: int
+) -> JsonObject:
+    several = isinstance(request, CompletionDerenderRequest)
+    name = "generate_responses" if several else "generate_response"
+    raw: list[JsonObject] = body[name] if several else [body[name]]
+    for place, response in enumerate(request.responses):
+        _check_size(profile, response, f"{name}.{place}" if several else name)
+    answers: list[JsonObject] = []
+    first_index = 0
+    for place, response in enumerate(request.responses):
+        prompt = _entry(body, "prompt_token_ids", place, several)
+        _check_length(profile, prompt, "prompt_token_ids")
+        if prompt is None:
+            prompt = response.prompt_token_ids
+        counted = _entry(body, "prompt_tokens", place, several)
+        if counted is None:
+            counted, _ = prompt_counts(raw[place], len(prompt or ()))
+        context = _describe(profile, surface, request, response.request_id, prompt or [], created)
+        context = replace(
+            context,
+            n=len(response.choices),
+            first_index=first_index,
+            stream=False,
+            prompt_tokens=counted,
+            prompt_token_ids=context.prompt_token_ids and tuple(response.prompt_token_ids or prompt or ()),
+        )
+        chunks = list(_chunks(raw[place]))
+        answer = derendering.respond(profile, context, prompt or [], chunks)
+        if not several:
+            _number(answer, response.choices)
+        answers.append(answer)
+        first_index += len(response.choices)
+    return answers[0] if len(answers) == 1 else _joined_answers(answers)
+
+
+def _entry(body: JsonObject, name: str, place: int, several: bool) -> Any:
+    given = body.get(name)
+    return given[place] if several and given is not None else given
+
+
+def _chunks(response: JsonObject) -> list[TokenChunk]:
+    """Each choice as one chunk, numbered by its place; what belongs to the whole answer goes with the first."""
+    _, cached = prompt_counts(response, 0)
+    extra = present(response, EXTRA_OF_ANSWER)
+    chunks = []
+    for place, choice in enumerate(response["choices"]):
+        chunk = chunk_from_choice(choice, index=place, extra=extra, cached_tokens=cached)
+        chunks.append(replace(chunk, finish_reason=chunk.finish_reason or "stop"))
+        extra = {}
+    return chunks
+
+
+def _number(answer: JsonObject, choices: list[TokensChoice]) -> None:
+    """Give choices the numbers that the engine gave them."""
+    for told, choice in zip(answer.get("choices", ()), choices, strict=False):
+        told["index"] = choice.index
+
+
+def _joined_answers(answers: list[JsonObject]) -> JsonObject:
+    """One completion of several prompts' completions."""
+    first = answers[0]
+    usage = dict(first["usage"])
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        usage[name] = sum(answer["usage"][name] for answer in answers)
+    transfer = {name: first[name] for name in ("kv_transfer_params", "ec_transfer_params")}
+    for name, value in transfer.items():
+        if any(answer[name] != value for answer in answers):
+            transfer[name] = None
+    choices = [choice for answer in answers for choice in answer["choices"]]
+    return {**first, **transfer, "choices": choices, "usage": usage, "metrics": None}
+
+
+# ---- streams ---------------------------------------------------------------------------------------
+
+
+def _derender_event(
+    profile: ModelProfile, surface: str, request: DerenderRequest, body: JsonObject, created: int
+) -> JsonObject:
+    event: JsonObject = body["generate_chunk"]
+    choice: JsonObject | None = next(iter(event["choices"]), None)
+    if request.stream_state is None:
+        context, state = _begin(profile, surface, request, body, created)
+    else:
+        context, state = _resume(profile, surface, request.stream_state)
+    chunks: list[JsonObject] = []
+    if choice is not None:
+        begun = state.choices[0].completion_tokens > 0 or state.choices[0].finished
+        if begun and choice["index"] != context.first_index:
+            raise InvalidRequest(
+                f"generate_chunk.choices.0.index is {choice['index']}, and the state is that of choice "
+                f"{context.first_index}: keep one stream_state for each choice",
+                param="stream_state",
+            )
+        context = replace(context, first_index=choice["index"])
+        _, cached = prompt_counts(event, 0)
+        chunk = chunk_from_choice(choice, index=0, extra=present(event, EXTRA_OF_ANSWER), cached_tokens=cached)
+        _check_event(profile, context, state, chunk)
+        try:
+            state, chunks, _ = derendering.step(profile, context, state, chunk)
+        except TokenyardError:
+            raise
+        except Exception as error:
+            # The state came from outside, and may be such as no stream ever leads to.
+            log.info("stream_state_refused", exc_info=error)
+            raise InvalidState from error
+    answer = EVENTS[surface](context, state, chunks, event, choice)
+    carried = replace(context, parse=_carried(context.parse), prompt_token_ids=None, prompt_text=None)
+    state_json = {**derendering.dump(context, state), "context": context_to_json(carried)}
+    return {**answer, "stream_state": state_json}
+
+
+def _begin(
+    profile: ModelProfile, surface: str, request: DerenderRequest, body: JsonObject, created: int
+) -> tuple[DerenderContext, derendering.DerenderState]:
+    assert request.generate_chunk is not None
+    event = request.generate_chunk
+    prompt: list[int] | None = body.get("prompt_token_ids")
+    _check_length(profile, prompt, "prompt_token_ids")
+    if prompt is None and surface in PARSED and _has_parser(profile):
+        raise InvalidRequest(
+            "prompt_token_ids is required with the first chunk of a model that has a tool or reasoning parser: the "
+            "prompt says whether reasoning is open",
+            param="prompt_token_ids",
+        )
+    if prompt is None:
+        prompt = event.prompt_token_ids
+    context = _describe(profile, surface, request, event.request_id, prompt or [], created)
+    counted = body.get("prompt_tokens")
+    context = replace(
+        context,
+        n=1,
+        stream=True,
+        # Usage comes where the engine's events have it.
+        include_usage=False,
+        continuous_usage=False,
+        prompt_tokens=len(prompt or ()) if counted is None else counted,
+    )
+    return context, derendering.start(profile, context, prompt or [])
+
+
+def _resume(profile: ModelProfile, surface: str, data: JsonObject) -> tuple[DerenderContext, derendering.DerenderState]:
+    context = read_context(data.get("context"))
+    if context.surface != surface or context.n != 1 or not context.stream:
+        raise InvalidState("The stream state belongs to another route.")
+    if context.parsed and not _has_parser(profile):
+        raise InvalidState("The stream state belongs to another model, or to other settings of it.")
+    return context, derendering.load(profile, context, data)
+
+
+def _carried(parse: JsonObject) -> JsonObject:
+    """What later events need of the request's parse context: its tools are in the parser's state."""
+    return {name: parse[name] for name in ("tool_choice", "include_reasoning") if name in parse}
+
+
+def _chat_event(
+    context: DerenderContext,
+    state: derendering.DerenderState,
+    chunks: list[JsonObject],
+    event: JsonObject,
+    choice: JsonObject | None,
+) -> JsonObject:
+    delta: JsonObject = {"role": None, "content": None, "reasoning": None}
+    told: JsonObject = {}
+    shared: JsonObject = {}
+    for chunk in chunks:
+        shared |= {name: value for name, value in chunk.items() if value is not None}
+        for part in chunk["choices"]:
+            told |= {name: value for name, value in part.items() if value is not None}
+            more = part["delta"]
+            content = (delta["content"] or "") + more["content"] if more.get("content") else delta["content"]
+            delta |= more | {"content": content}
+    choices = [] if choice is None else [{**CHAT_CHOICE, "index": context.first_index, **told, "delta": delta}]
+    return _one_chunk("chat.completion.chunk", context, state, event, shared, choices)
+
+
+def _completion_event(
+    context: DerenderContext,
+    state: derendering.DerenderState,
+    chunks: list[JsonObject],
+    event: JsonObject,
+    choice: JsonObject | None,
+) -> JsonObject:
+    shared = chunks[0] if chunks else {}
+    told = shared["choices"][0] if chunks else {}
+    choices = [] if choice is None else [{**TEXT_CHOICE, "index": context.first_index, **told}]
+    return _one_chunk("text_completion", context, state, event, shared, choices)
+
+
+def _one_chunk(
+    kind: str,
+    context: DerenderContext,
+    state: derendering.DerenderState,
+    event: JsonObject,
+    shared: JsonObject,
+    choices: list[JsonObject],
+) -> JsonObject:
+    chunk = {
+        "id": context.response_id,
+        "object": kind,
+        "created": context.created,
+        "model": context.model,
+        "choices": choices,
+        "usage": _usage(context, state, event),
+        "system_fingerprint": shared.get("system_fingerprint"),
+        "metrics": event.get("metrics"),
+        "kv_transfer_params": shared.get("kv_transfer_params"),
+    }
+    if kind == "chat.completion.chunk":
+        chunk |= {name: shared.get(name) for name in ("prompt_token_ids", "prompt_text")}
+    return {"chunk": chunk}
+
+
+CHAT_CHOICE: JsonObject = {
+    "logprobs": None,
+    "finish_reason": None,
+    "stop_reason": None,
+    "token_ids": None,
+    "weight_versions": None,
+}
+TEXT_CHOICE: JsonObject = {
+    "text": "",
+    "logprobs": None,
+    "finish_reason": None,
+    "stop_reason": None,
+    "prompt_token_ids": None,
+    "token_ids": None,
+    "weight_versions": None,
+}
+
+
+def _own_events(
+    context: DerenderContext,
+    state: derendering.DerenderState,
+    chunks: list[JsonObject],
+    event: JsonObject,
+    choice: JsonObject | None,
+) -> JsonObject:
+    """The client protocol's own events; a protocol that ends a stream with some does so when its choice has finished."""
+    if choice is not None and state.done and chunks:
+        chunks = [*chunks, *load_surface(context.surface).finish(context, state.surface)[1]]
+    return {"chunks": chunks}
+
+
+EventAnswer = Callable[
+    [DerenderContext, derendering.DerenderState, list[JsonObject], JsonObject, JsonObject | None], JsonObject
+]
+EVENTS: dict[str, EventAnswer] = {
+    "openai_chat": _chat_event,
+    "openai_completions": _completion_event,
+    "openai_responses": _own_events,
+    "anthropic": _own_events,
+}
+
+
+def _usage(context: DerenderContext, state: derendering.DerenderState, event: JsonObject) -> JsonObject | None:
+    """The usage of an engine's event, with the prompt's tokens as the client counted them."""
+    given = event.get("usage")
+    if given is None:
+        return None
+    prompt_tokens = context.prompt_tokens or given.get("prompt_tokens") or 0
+    completion_tokens = given.get("completion_tokens") or 0
+    reasoning = sum(choice.reasoning_tokens for choice in state.choices) if context.reasoning_parser else None
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": given.get("prompt_tokens_details"),
+        "completion_tokens_details": None if reasoning is None else {"reasoning_tokens": reasoning},
+    }
+
+
+# ---- what both share ---------------------------------------------------------------------------------
+
+
+def _has_parser(profile: ModelProfile) -> bool:
+    return profile.settings.tool_parser is not None or profile.settings.reasoning_parser is not None
+
+
+def _describe(
+    profile: ModelProfile, surface: str, request: DerenderRequest, request_id: str, prompt: list[int], created: int
+) -> DerenderContext:
+    """What the answer depends on; its id is that of the request that was generated for."""
+    asked = request.asked
+    if asked is None and surface in PARSED and _has_parser(profile):
+        raise InvalidRequest(
+            f"{request.request_field} is required for a model that has a tool or reasoning parser: without it, markup "
+            "would be taken for text",
+            param=request.request_field,
+        )
+    protocol = load_surface(surface)
+    try:
+        described = derendering.describe(
+            profile,
+            surface,
+            protocol.read(EMPTY[surface] if asked is None else asked),
+            response_id=request_id.removeprefix(REQUEST_PREFIX),
+            created=created,
+            prompt_token_ids=prompt,
+            model=request.model,
+        )
+    except InvalidRequest as error:
+        error.param = f"{request.request_field}.{error.param}" if error.param else request.request_field
+        raise
+    # A request that says nothing of log-probabilities does not cut those that are there.
+    return described if described.logprobs is not None else replace(described, logprobs=-1)
+
+
+def _check_length(profile: ModelProfile, values: Any, name: str) -> None:
+    if values is not None and len(values) > profile.max_model_len:
+        raise InvalidRequest(
+            f"{name} has {len(values)} entries, and the model's context {profile.max_model_len} tokens", param=name
+        )
+
+
+def _check_candidates(profile: ModelProfile, choice: JsonObject, name: str) -> None:
+    most = profile.settings.max_logprobs
+    content = (choice.get("logprobs") or {}).get("content") or ()
+    if most >= 0 and any(len(entry.get("top_logprobs") or ()) > most + 1 for entry in content):
+        raise InvalidRequest(f"{name} has more than {most} candidates for a position", param=name)
+
+
+def _check_size(profile: ModelProfile, response: TokensResponse, name: str) -> None:
+    """Refuses, before anything is decoded, what no answer of this model can be."""
+    for place, choice in enumerate(response.choices):
+        at = f"{name}.choices.{place}"
+        _check_length(profile, choice.token_ids, f"{at}.token_ids")
+        if choice.logprobs is not None:
+            _check_length(profile, choice.logprobs.get("content"), f"{at}.logprobs.content")
+            _check_candidates(profile, {"logprobs": choice.logprobs}, f"{at}.logprobs")
+    _check_length(profile, response.prompt_logprobs, f"{name}.prompt_logprobs")
+    _check_length(profile, response.prompt_token_ids, f"{name}.prompt_token_ids")
+
+
+def _check_event(
+    profile: ModelProfile, context: DerenderContext, state: derendering.DerenderState, chunk: TokenChunk
+) -> None:
+    before = context.prompt_tokens + state.choices[0].completion_tokens
+    if before + len(chunk.token_ids) > profile.max_model_len:
+        raise InvalidRequest(
+            f"{before} tokens of prompt and output and {len(chunk.token_ids)} more exceed the model's context of "
+            f"{profile.max_model_len}",
+            param="generate_chunk",
+        )
+    most = profile.settings.max_logprobs
+    if most >= 0 and any(len(position.top) > most + 1 for position in chunk.logprobs or ()):
+        name = "generate_chunk.choices.0.logprobs"
+        raise InvalidRequest(f"{name} has more than {most} candidates for a position", param=name)
