@@ -64,6 +64,10 @@ class ResponsesRequest(WireModel):
     include_stop_str_in_output: bool = False
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    prompt_cache_key: str | None = None
+    prompt_cache_options: JsonObject | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    safety_identifier: str | None = None
 
     watermarking: bool | None = None
     request_id: str | None = None

@@ -20,6 +20,7 @@ from workers.surfaces.base import SURFACES, AnswerFacts, ChoiceDelta, Surface, l
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 BODIES: dict[str, JsonObject] = {
     "openai_chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": 2, "tools": TOOLS},
+    "openai_responses": {"model": "m", "input": "Hi", "tools": [{"type": "function", "name": "look"}]},
 }
 FACTS = AnswerFacts("m", "id-1", 7, (1, 2, 3), tool_parser=True, reasoning_parser=True)
 
@@ -81,7 +82,7 @@ def test_the_same_events_make_the_same_answer_however_they_are_grouped(
     surface, context = named[1], about(named)
     whole: list[ChoiceDelta] = []
     cut: list[ChoiceDelta] = []
-    for index in (0, 1):
+    for index in range(context.n):
         events = data.draw(choice_events())
         whole += grouped(index, events, [])
         cut += grouped(index, events, data.draw(st.lists(st.integers(0, 12), max_size=6)))
@@ -93,7 +94,9 @@ def test_the_same_events_make_the_same_answer_however_they_are_grouped(
 @given(st.data())
 def test_saving_the_state_changes_no_chunk(named: tuple[str, Surface], data: st.DataObject) -> None:
     surface, context = named[1], about(named, stream=True)
-    deltas = [delta for index in (1, 0) for delta in grouped(index, data.draw(choice_events()), [1, 2, 3])]
+    deltas = [
+        delta for index in reversed(range(context.n)) for delta in grouped(index, data.draw(choice_events()), [1, 2, 3])
+    ]
     kept = answered(surface, context, deltas, through_json=False)
     assert answered(surface, context, deltas, through_json=True) == kept
     assert json.loads(json.dumps(kept)) == kept

@@ -14,6 +14,7 @@ A surface is pure: its state is frozen and survives JSON through `dump` and `loa
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,7 @@ from tasks.protocol.events import Event
 
 SURFACES = {
     "openai_chat": "workers.surfaces.openai_chat:OPENAI_CHAT",
+    "openai_responses": "workers.surfaces.openai_responses:OPENAI_RESPONSES",
 }
 
 
@@ -88,6 +90,8 @@ class AnswerFacts:
     """How ids of calls look that come without one: "random" or "mistral"."""
     template_arguments: JsonObject = field(default_factory=dict)
     """What the prompt was rendered with: the request's arguments, and the model's defaults under them."""
+    sampling: JsonObject = field(default_factory=dict)
+    """The engine's sampling parameters, with the model's defaults in their places; empty where they are not known."""
     skip_special_tokens: bool = True
     """For requests that leave it open."""
     stop_token_ids: tuple[int, ...] = ()
@@ -155,3 +159,9 @@ def load_surface(name: str) -> Surface:
     module, attribute = SURFACES[name].split(":")
     surface: Surface = getattr(import_module(module), attribute)
     return surface
+
+
+def call_id_of(context: DerenderContext, choice: int, call: int) -> str:
+    """An id for a call that came without one; the same whenever the answer is made again."""
+    digest = hashlib.sha256(f"{context.response_id}:{choice}:{call}".encode()).hexdigest()
+    return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:16]}"

@@ -1,4 +1,15 @@
-"""OpenAI's Responses: a request to its conversation."""
+"""OpenAI's Responses, as vLLM's own server answers them: a request to its conversation, and the surface.
+
+{"model": "m", "input": "Weather in Zürich?", "tools": [{"type": "function", "name": "get_weather", ...}]}
+
+{"id": "resp_01h...", "object": "response", "status": "completed", "output": [
+  {"id": "rs_9c...", "type": "reasoning", "content": [{"type": "reasoning_text", "text": "Let me look."}], ...},
+  {"id": "fc_77...", "type": "function_call", "call_id": "chatcmpl-tool-9f...", "name": "get_weather", "arguments": "{}", ...},
+  {"id": "msg_1f...", "type": "message", "content": [{"type": "output_text", "text": "It is ", ...}], ...}],
+ "usage": {"input_tokens": 9, "output_tokens": 21, ...}, "instructions": null, "temperature": 1.0, ...}
+
+The events that a stream is made of are in `openai_responses_answers`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +18,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tasks.errors import InvalidRequest
+from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject, invalid_request_from
-from tasks.protocol.conversation import Conversation, Tokenization
+from tasks.protocol.conversation import Conversation, Tokenization, count_tool_calls
+from tasks.protocol.derender import DerenderContext
 from tasks.protocol.openai_responses import ResponsesRequest
+from workers.surfaces.base import AnswerFacts, ChoiceDelta
+from workers.surfaces.openai_responses_answers import (
+    FIELDS,
+    LOGPROBS,
+    Completer,
+    ResponseState,
+    dump_state,
+    load_state,
+    tell_delta,
+    tell_end,
+)
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
@@ -18,6 +41,11 @@ _SAMPLING = (
     *("spaces_between_special_tokens", "include_stop_str_in_output"),
 )
 _OPTIONS = ("stream", "cache_salt", "priority", "kv_transfer_params", "ec_transfer_params")
+_ECHOED = (
+    *("instructions", "metadata", "parallel_tool_calls", "temperature", "tools", "top_p", "background"),
+    *("max_tool_calls", "prompt_cache_options", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier"),
+    *("text", "truncation", "user", "presence_penalty", "frequency_penalty"),
+)
 _UNFINISHED = ("in_progress", "incomplete")
 
 
@@ -54,6 +82,114 @@ def converse(request: ResponsesRequest) -> Conversation:
         ),
         options={name: sent[name] for name in _OPTIONS if sent.get(name) is not None},
     )
+
+
+class OpenAIResponses:
+    """The surface; it has no state of its own, and its requests one choice."""
+
+    def read(self, body: JsonObject) -> ResponsesRequest:
+        """The body as a validated request; raises InvalidRequest naming the field."""
+        return read(body)
+
+    def converse(self, request: ResponsesRequest) -> Conversation:
+        """What the request asks of the model."""
+        return converse(request)
+
+    def describe(self, request: ResponsesRequest, facts: AnswerFacts) -> DerenderContext:
+        """What the answer's form depends on."""
+        skip = request.skip_special_tokens
+        conversation = converse(request)
+        stop = request.stop or ()
+        return DerenderContext(
+            surface="openai_responses",
+            model=facts.model,
+            response_id=facts.response_id,
+            created=facts.created,
+            prompt_tokens=len(facts.prompt_token_ids),
+            stream=bool(request.stream),
+            stops=(stop,) if isinstance(stop, str) else tuple(stop),
+            include_stop=request.include_stop_str_in_output,
+            stop_token_ids=tuple(dict.fromkeys([*(request.stop_token_ids or ()), *facts.stop_token_ids])),
+            ignore_eos=request.ignore_eos,
+            skip_special_tokens=facts.skip_special_tokens if skip is None else skip,
+            spaces_between_special_tokens=request.spaces_between_special_tokens,
+            logprobs=_candidates(request),
+            parse={
+                "tools": None if conversation.tools is None else list(conversation.tools),
+                "tool_choice": conversation.tool_choice,
+                "parallel_tool_calls": conversation.parallel_tool_calls,
+                "include_reasoning": conversation.include_reasoning,
+                "chat_template_kwargs": facts.template_arguments,
+                "history_tool_call_cnt": count_tool_calls(conversation),
+            },
+            tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
+            call_ids=facts.call_ids,
+            tool_parser=facts.tool_parser,
+            reasoning_parser=facts.reasoning_parser,
+            echoed=_echoed(request, facts.sampling),
+        )
+
+    def start(self, context: DerenderContext) -> ResponseState:
+        """The state before the first token."""
+        return ResponseState()
+
+    def step(
+        self, context: DerenderContext, state: ResponseState, delta: ChoiceDelta
+    ) -> tuple[ResponseState, list[JsonObject]]:
+        """The client's next events; a `Completer` fills in what they repeat."""
+        return tell_delta(context, state, delta)
+
+    def finish(self, context: DerenderContext, state: ResponseState) -> tuple[ResponseState, list[JsonObject]]:
+        """The event that ends the stream."""
+        return tell_end(context, state)
+
+    def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
+        """The response of the event that ends the stream."""
+        completer = Completer()
+        last: JsonObject = {}
+        logprobs: list[JsonObject] = []
+        for chunk in chunks:
+            if chunk["type"] == LOGPROBS:
+                logprobs += chunk["logprobs"]
+            else:
+                last = completer.add(chunk)
+        response: JsonObject = last["response"]
+        message = next((item for item in response["output"] if item["type"] == "message"), None)
+        if logprobs and message is not None:
+            message["content"][0]["logprobs"] = logprobs
+        return response
+
+    def dump(self, state: ResponseState) -> JsonObject:
+        """The state as JSON."""
+        return dump_state(state)
+
+    def load(self, data: Any, choices: int) -> ResponseState:
+        """Restores what `dump` gave for one choice; raises InvalidState."""
+        if choices != 1:
+            raise InvalidState
+        return load_state(data)
+
+
+OPENAI_RESPONSES = OpenAIResponses()
+
+
+def _candidates(request: ResponsesRequest) -> int | None:
+    wanted = request.include is not None and "message.output_text.logprobs" in request.include
+    return request.top_logprobs or 0 if wanted else None
+
+
+def _echoed(request: ResponsesRequest, sampling: JsonObject) -> JsonObject:
+    """What the response repeats of its request, and the sampling parameters as they were settled, less the usual."""
+    sent = request.model_dump(exclude_unset=True)
+    names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+    echoed = {name: sent[name] for name in _ECHOED if name in sent}
+    echoed |= {name: sampling[name] for name in names if name in sampling}
+    echoed["tool_choice"] = sent.get("tool_choice", "auto") if request.tools else "none"
+    echoed["top_logprobs"] = _candidates(request)
+    echoed["max_output_tokens"] = sampling.get("max_tokens", request.max_output_tokens)
+    if request.prompt_cache_retention is not None:
+        echoed["prompt_cache_retention"] = request.prompt_cache_retention.replace("-", "_")
+    return {name: value for name, value in echoed.items() if value is not None and value != FIELDS[name]}
 
 
 def _is_unfinished(given: str | list[JsonObject]) -> bool:
@@ -147,8 +283,9 @@ def _sampling(request: ResponsesRequest, sent: JsonObject) -> JsonObject:
     sampling = {name: sent[name] for name in _SAMPLING if sent.get(name) not in (None, [])}
     if request.stop:
         sampling["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
-    if request.include is not None and "message.output_text.logprobs" in request.include:
-        sampling["logprobs"] = request.top_logprobs or 0
+    candidates = _candidates(request)
+    if candidates is not None:
+        sampling["logprobs"] = candidates
     if request.vllm_xargs:
         sampling["extra_args"] = request.vllm_xargs
     return sampling
