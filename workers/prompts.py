@@ -108,11 +108,9 @@ def _message(profile: ModelProfile, body: JsonObject) -> Prepared:
     request = anthropic.read(body)
     if profile.fingerprint not in _quiet_efforts:
         _quiet_efforts[profile.fingerprint] = quiet_effort(profile.renderer)
-    conversation = anthropic.converse(
-        request,
-        system_first=not profile.renderer.takes_late_system,
-        quiet_effort=_quiet_efforts[profile.fingerprint],
-    )
+    # The answer will be read by the effort that its prompt was rendered with.
+    request = anthropic.quieten(request, _quiet_efforts[profile.fingerprint])
+    conversation = anthropic.converse(request, system_first=not profile.renderer.takes_late_system)
     return Prepared(request, [_prompt(profile, conversation)])
 
 

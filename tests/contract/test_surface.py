@@ -19,7 +19,14 @@ from workers.surfaces.base import SURFACES, AnswerFacts, ChoiceDelta, Surface, l
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 BODIES: dict[str, JsonObject] = {
+    "anthropic": {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+    },
     "openai_chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": 2, "tools": TOOLS},
+    "openai_completions": {"model": "m", "prompt": "Hi", "n": 2},
     "openai_responses": {"model": "m", "input": "Hi", "tools": [{"type": "function", "name": "look"}]},
 }
 FACTS = AnswerFacts("m", "id-1", 7, (1, 2, 3), tool_parser=True, reasoning_parser=True)

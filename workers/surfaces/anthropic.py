@@ -1,4 +1,16 @@
-"""Anthropic's Messages: a request to its conversation."""
+"""Anthropic's Messages, as vLLM's own server answers them: a request to its conversation, and the surface.
+
+{"model": "m", "max_tokens": 256, "system": "Be kind.", "messages": [{"role": "user", "content": "Weather?"}],
+ "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}}
+
+{"id": "msg_01h...", "type": "message", "role": "assistant", "content": [
+  {"type": "thinking", "thinking": "Let me look.", "signature": "9f2c..."},
+  {"type": "tool_use", "id": "chatcmpl-tool-9f...", "name": "get_weather", "input": {"city": "Oslo"}}],
+ "model": "m", "stop_reason": "tool_use", "stop_sequence": null,
+ "usage": {"input_tokens": 9, "output_tokens": 21, "cache_read_input_tokens": 0}}
+
+The events that a stream is made of are in `anthropic_answers`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +20,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tasks.errors import InvalidRequest
-from tasks.protocol.anthropic import ContentBlock, Message, MessagesRequest, Tool
+from tasks.errors import InvalidRequest, InvalidState
+from tasks.protocol.anthropic import ContentBlock, Message, MessagesRequest, OutputConfig, Tool
 from tasks.protocol.base import JsonObject, invalid_request_from
-from tasks.protocol.conversation import Conversation
+from tasks.protocol.conversation import Conversation, count_tool_calls
+from tasks.protocol.derender import DerenderContext
+from workers.surfaces.anthropic_answers import (
+    MessageState,
+    dump_state,
+    fold_events,
+    load_state,
+    tell_delta,
+    tell_end,
+)
+from workers.surfaces.base import AnswerFacts, ChoiceDelta
 
 _BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a block that differs with every request of one client and would defeat prefix caches."""
@@ -26,11 +48,18 @@ def read(body: JsonObject) -> MessagesRequest:
         raise invalid_request_from(error) from error
 
 
-def converse(request: MessagesRequest, *, system_first: bool = False, quiet_effort: str = "none") -> Conversation:
+def quieten(request: MessagesRequest, effort: str) -> MessagesRequest:
+    """The request for a model to which `effort` means "do not think": it goes where thinking is switched off."""
+    if effort == "none" or request.thinking is None or request.thinking.type != "disabled":
+        return request
+    config = (request.output_config or OutputConfig()).model_copy(update={"effort": effort})
+    return request.model_copy(update={"thinking": None, "output_config": config})
+
+
+def converse(request: MessagesRequest, *, system_first: bool = False) -> Conversation:
     """What the request asks of the model.
 
-    `system_first` joins all system messages in one at the top, for templates that take no other. `quiet_effort` is
-    the effort that means "do not think" to the model.
+    `system_first` joins all system messages in one at the top, for templates that take no other.
     """
     tools = _tools(request)
     choice, parallel = _choice(request, has_tools=tools is not None)
@@ -40,13 +69,83 @@ def converse(request: MessagesRequest, *, system_first: bool = False, quiet_effo
         tool_choice=choice,
         parallel_tool_calls=parallel,
         template_arguments=request.chat_template_kwargs or {},
-        reasoning_effort=_effort(request, quiet_effort),
+        reasoning_effort=_effort(request),
         response_format=_format(request),
         sampling=_sampling(request),
         max_output_tokens=request.max_tokens,
         max_output_tokens_param="max_tokens",
         options=_options(request),
     )
+
+
+class AnthropicMessages:
+    """The surface; it has no state of its own, and its requests one choice."""
+
+    def read(self, body: JsonObject) -> MessagesRequest:
+        """The body as a validated request; raises InvalidRequest naming the field."""
+        return read(body)
+
+    def converse(self, request: MessagesRequest) -> Conversation:
+        """What the request asks of the model."""
+        return converse(request)
+
+    def describe(self, request: MessagesRequest, facts: AnswerFacts) -> DerenderContext:
+        """What the answer's form depends on. Reasoning is always shown, whatever `thinking` asks for."""
+        conversation = converse(request)
+        return DerenderContext(
+            surface="anthropic",
+            model=facts.model,
+            response_id=facts.response_id,
+            created=facts.created,
+            prompt_tokens=len(facts.prompt_token_ids),
+            stream=bool(request.stream),
+            stops=tuple(request.stop_sequences or ()),
+            stop_token_ids=facts.stop_token_ids,
+            skip_special_tokens=facts.skip_special_tokens,
+            parse={
+                "tools": None if conversation.tools is None else list(conversation.tools),
+                "tool_choice": conversation.tool_choice,
+                "parallel_tool_calls": conversation.parallel_tool_calls,
+                "include_reasoning": conversation.include_reasoning,
+                "chat_template_kwargs": facts.template_arguments,
+                "history_tool_call_cnt": count_tool_calls(conversation),
+            },
+            tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
+            call_ids=facts.call_ids,
+            tool_parser=facts.tool_parser,
+            reasoning_parser=facts.reasoning_parser,
+        )
+
+    def start(self, context: DerenderContext) -> MessageState:
+        """The state before the first token."""
+        return MessageState()
+
+    def step(
+        self, context: DerenderContext, state: MessageState, delta: ChoiceDelta
+    ) -> tuple[MessageState, list[JsonObject]]:
+        """The client's next events."""
+        return tell_delta(context, state, delta)
+
+    def finish(self, context: DerenderContext, state: MessageState) -> tuple[MessageState, list[JsonObject]]:
+        """The events that end the message."""
+        return tell_end(context, state)
+
+    def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
+        """The message that all events of a stream make together."""
+        return fold_events(chunks)
+
+    def dump(self, state: MessageState) -> JsonObject:
+        """The state as JSON."""
+        return dump_state(state)
+
+    def load(self, data: Any, choices: int) -> MessageState:
+        """Restores what `dump` gave for one choice; raises InvalidState."""
+        if choices != 1:
+            raise InvalidState
+        return load_state(data)
+
+
+ANTHROPIC = AnthropicMessages()
 
 
 def _messages(request: MessagesRequest, *, system_first: bool) -> Iterable[JsonObject]:
@@ -172,9 +271,9 @@ def _choice(request: MessagesRequest, *, has_tools: bool) -> tuple[Any, bool]:
     return meant, not choice.disable_parallel_tool_use
 
 
-def _effort(request: MessagesRequest, quiet_effort: str) -> str | None:
+def _effort(request: MessagesRequest) -> str | None:
     if request.thinking is not None and request.thinking.type == "disabled":
-        return quiet_effort
+        return "none"
     return request.output_config.effort if request.output_config is not None else None
 
 

@@ -28,7 +28,9 @@ from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Event
 
 SURFACES = {
+    "anthropic": "workers.surfaces.anthropic:ANTHROPIC",
     "openai_chat": "workers.surfaces.openai_chat:OPENAI_CHAT",
+    "openai_completions": "workers.surfaces.openai_completions:OPENAI_COMPLETIONS",
     "openai_responses": "workers.surfaces.openai_responses:OPENAI_RESPONSES",
 }
 
