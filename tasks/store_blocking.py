@@ -6,13 +6,14 @@ the event loop and back, and less of the request's time.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
 from tasks.errors import BrokerUnavailable
@@ -23,12 +24,16 @@ from tasks.store_redis import LOST_CONNECTION, claim_arguments, claim_from_answe
 
 
 class BlockingLedger:
-    """`claim` and `commit` of `JobStore`, blocking; safe to share between threads."""
+    """`claim` and `commit` of `JobStore`, blocking; safe to share between threads.
+
+    Each thread keeps one connection and talks over it directly: what a pool does around a command takes as long as the
+    command.
+    """
 
     def __init__(self, settings: Settings, *, patience_s: float = 30.0) -> None:
         self._settings = settings
         self._patience_s = patience_s
-        self._redis = redis.Redis.from_url(
+        self._pool = redis.ConnectionPool.from_url(
             settings.redis_url,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=20,
@@ -36,6 +41,7 @@ class BlockingLedger:
             socket_keepalive=True,
             max_connections=1024,
         )
+        self._own = threading.local()
         self._sources = load_scripts()
         self._shas: dict[str, str] = {}
 
@@ -56,21 +62,35 @@ class BlockingLedger:
         A message that is lost between this and its claim is found missing by the reaper, as one is that a consumer loses.
         """
         command = ("BLMPOP", wait_s) if wait_s else ("LMPOP",)
-        popped = self._patiently(lambda: self._redis.execute_command(*command, len(queues), *queues, "RIGHT"))
+        popped = self._patiently(lambda: self._ask(*command, len(queues), *queues, "RIGHT"))
         message: bytes | None = None if popped is None else popped[1][0]
         return message
 
     def close(self) -> None:
-        self._redis.close()
+        self._pool.disconnect()
+
+    def _ask(self, *command: Any) -> Any:
+        connection = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = self._pool.get_connection()
+        try:
+            connection.send_command(*command)
+            return connection.read_response()
+        except ResponseError:
+            raise
+        except BaseException:
+            # An answer may still be on its way: nobody must take it for that to another question.
+            connection.disconnect()
+            raise
 
     def _run(self, script: str, arguments: tuple[Any, ...]) -> Any:
         def run() -> Any:
             while True:
                 if script not in self._shas:
-                    loaded = self._redis.execute_command("SCRIPT", "LOAD", self._sources[script])
+                    loaded = self._ask("SCRIPT", "LOAD", self._sources[script])
                     self._shas[script] = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
                 try:
-                    return self._redis.execute_command("EVALSHA", self._shas[script], 0, *arguments)
+                    return self._ask("EVALSHA", self._shas[script], 0, *arguments)
                 except NoScriptError:  # Redis was restarted: its script cache is not part of its data
                     self._shas.pop(script, None)
 

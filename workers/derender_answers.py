@@ -173,7 +173,8 @@ def _derender_event(
                 f"{context.first_index}: keep one stream_state for each choice",
                 param="stream_state",
             )
-        context = replace(context, first_index=choice["index"])
+        if choice["index"] != context.first_index:
+            context = replace(context, first_index=choice["index"])
         _, cached = prompt_counts(event, 0)
         chunk = chunk_from_choice(choice, index=0, extra=present(event, EXTRA_OF_ANSWER), cached_tokens=cached)
         _check_event(profile, context, state, chunk)
@@ -186,9 +187,10 @@ def _derender_event(
             log.info("stream_state_refused", exc_info=error)
             raise InvalidState from error
     answer = EVENTS[surface](context, state, chunks, event, choice)
-    carried = replace(context, parse=_carried(context.parse), prompt_token_ids=None, prompt_text=None)
-    state_json = {**derendering.dump(context, state), "context": context_to_json(carried)}
-    return {**answer, "stream_state": state_json}
+    if request.stream_state is None:
+        context = replace(context, parse=_carried(context.parse), prompt_token_ids=None, prompt_text=None)
+    answer["stream_state"] = {**derendering.dump(context, state), "context": context_to_json(context)}
+    return answer
 
 
 def _begin(

@@ -10,6 +10,7 @@ from tests.bench.table import Table, write_results
 BENCHMARKS = {
     "yard": "tests.bench.yard",
     "serving": "tests.bench.serving",
+    "derendering": "tests.bench.derendering",
     "parsing": "tests.bench.parsing",
     "rendering": "tests.bench.rendering",
 }

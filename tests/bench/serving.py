@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from api.cli.yard import answers, free_port
+from tests.bench.servers import PEER, TOKENIZER, serve_reference, serve_yard
 from tests.bench.table import Table
-from tests.conftest import RedisServer, redis_binary
-from tests.integration.harness import Yard
 
-PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
-TOKENIZER = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser() / "qwen3"
-MAX_MODEL_LEN = 65_536
 CONNECTIONS = (1, 16, 64)
 SECONDS = 6.0
 UNIQUE = "number 00000000"
@@ -62,10 +51,10 @@ def run() -> list[Table]:
         return []
     ours: dict[tuple[str, int], tuple[float, float]] = {}
     theirs: dict[tuple[str, int], tuple[float, float]] = {}
-    with _yard() as url:
+    with serve_yard() as url:
         ours = asyncio.run(_measure(url))
     if (PEER / "bin" / "vllm").is_file():
-        with _reference() as url:
+        with serve_reference() as url:
             theirs = asyncio.run(_measure(url))
     rows = []
     for (name, connections), (rate, p99_s) in ours.items():
@@ -79,74 +68,6 @@ def run() -> list[Table]:
     headings = ("request", "connections", "ours, per second", "p99, ms", "reference, per second", "p99, ms", "ratio")
     notes = ("Two CPU workers and one API process against `vllm launch render`; the client shares the cores.",)
     return [Table("Rendering over HTTP (Qwen3's tokenizer)", headings, rows, notes)]
-
-
-@contextmanager
-def _yard() -> Iterator[str]:
-    binary = redis_binary()
-    assert binary is not None, "no Redis server"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "redis").mkdir()
-        redis = RedisServer(binary, folder / "redis")
-        redis.start()
-        model = {
-            "name": "qwen3",
-            "tokenizer": str(TOKENIZER),
-            "max_model_len": MAX_MODEL_LEN,
-            "tool_parser": "hermes",
-            "reasoning_parser": "qwen3",
-            "engine": {"kind": "scripted"},
-        }
-        yard = Yard(folder, redis, [model])
-        yard.start_all(cpu=2, gpu=0)
-        try:
-            give_up_at = time.monotonic() + 60
-            while not _serves(yard.url):
-                assert time.monotonic() < give_up_at, yard.logs()
-                time.sleep(0.2)
-            yield yard.url
-        finally:
-            yard.stop()
-            redis.stop()
-
-
-def _serves(url: str) -> bool:
-    if not answers(f"{url}/health/live")():
-        return False
-    return asyncio.run(_once(url)) == 200
-
-
-async def _once(url: str) -> int:
-    async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/chat/completions/render", json=_chat(0)) as reply:
-        await reply.read()
-        return reply.status
-
-
-@contextmanager
-def _reference() -> Iterator[str]:
-    port = free_port()
-    command = [str(PEER / "bin" / "vllm"), "launch", "render", str(TOKENIZER), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--served-model-name", "qwen3", "--max-model-len", str(MAX_MODEL_LEN)]
-    command += ["--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--enable-auto-tool-choice"]
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-    }
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            give_up_at = time.monotonic() + 300
-            while not answers(f"{url}/health")():
-                assert time.monotonic() < give_up_at and server.poll() is None, "the reference did not come up"
-                time.sleep(0.5)
-            yield url
-        finally:
-            server.terminate()
-            server.wait(60)
 
 
 async def _measure(url: str) -> dict[tuple[str, int], tuple[float, float]]:
