@@ -43,6 +43,8 @@ class Submission:
     metadata: Mapping[str, Any] | None = None
     deadline_in_s: float | None = None
     job_id: str = ""
+    request_id: str = ""
+    """The client's own name for it, by which it may be aborted."""
 
 
 class Pipeline:
@@ -80,16 +82,18 @@ class Pipeline:
             detached=submission.detached,
             idempotency_key=submission.idempotency_key,
             idempotency_digest=hashlib.sha256(submission.endpoint.encode() + b"\n" + submission.body).hexdigest(),
+            request_id=submission.request_id,
             metadata=dict(submission.metadata or {}),
         )
-        first = self._router.message(
-            job_id,
-            spec_for(submission.stages[0], submission.stages, followed=followed),
-            model=submission.model,
-            job_class=job.job_class,
-        )
+        stages = submission.stages
+        messages = [
+            self._router.message(
+                job_id, spec_for(stage, stages, followed=followed), model=submission.model, job_class=job.job_class
+            )
+            for stage in _together(stages, 0, followed=followed)
+        ]
         payloads = {"request": submission.body} if submission.payloads is None else submission.payloads
-        return await self.store.submit(job, payloads, first, limits.max_queued)
+        return await self.store.submit(job, payloads, messages, limits.max_queued)
 
     def message_for(self, job: Job, stage: Stage) -> Message:
         return self._router.message(
@@ -102,15 +106,10 @@ class Pipeline:
 
     def next_messages(self, job: Job, done: Stage) -> list[Message]:
         """What to dispatch in the commit that completes a stage."""
-        position = job.stages.index(done) + 1
-        following = list(job.stages[position : position + 1])
-        if not following:
-            return []
-        if job.followed and following == [GENERATE] and DERENDER in job.stages:
-            following.append(DERENDER)
-        elif job.followed and following == [DERENDER] and done == GENERATE:
-            return []  # it was dispatched beside generate
-        return [self.message_for(job, stage) for stage in following]
+        if job.followed and done == GENERATE:
+            return []  # what follows was dispatched beside it
+        together = _together(job.stages, job.stages.index(done) + 1, followed=job.followed)
+        return [self.message_for(job, stage) for stage in together]
 
     async def cancel(self, job_id: str) -> bool:
         """End a job on its client's behalf; whoever works on it is told at once. False if it was over."""
@@ -119,3 +118,9 @@ class Pipeline:
     async def fail(self, job_id: str, error: TokenyardError) -> bool:
         status = Status.EXPIRED if isinstance(error, DeadlineExceeded) else Status.FAILED
         return await self.store.end(job_id, status, error_to_json(error))
+
+
+def _together(stages: tuple[Stage, ...], position: int, *, followed: bool) -> tuple[Stage, ...]:
+    """The stage at that place, and with it the one that reads its tokens as they come."""
+    beside = followed and stages[position : position + 2] == (GENERATE, DERENDER)
+    return stages[position : position + (2 if beside else 1)]

@@ -48,6 +48,11 @@ class EngineSettings(_Frozen):
     options: dict[str, Any] = Field(default_factory=dict)
     """What one kind of engine understands and others do not."""
 
+    @property
+    def stops_on_strings(self) -> bool:
+        """Whether the engine itself ends a text at a stop string; if not, its tokens must be read as they come."""
+        return self.kind != "scripted" and bool(self.options.get("send_stop", True))
+
 
 class MediaSettings(_Frozen):
     """What beside text a model takes; its engine fetches it, and has allow-lists of its own."""

@@ -90,6 +90,8 @@ class NewJob:
     idempotency_key: str = ""
     idempotency_digest: str = ""
     """Fingerprint of the request, so that the key cannot stand for another one."""
+    request_id: str = ""
+    """What the client calls its request; several jobs may have the same."""
     metadata: JsonObject = field(default_factory=dict)
 
 
@@ -162,7 +164,8 @@ class Commit:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     tokens: Sequence[bytes] = ()
-    """Chunks for the token channel, JSON; applied once however often the commit is sent."""
+    """Chunks for the token channel, JSON; they and all that comes with them are applied once, however often the
+    commit is sent."""
     tokens_from: int = 0
     """The number of chunks in the channel before these."""
     events: Sequence[bytes] = ()
@@ -219,8 +222,10 @@ class Worker:
 class JobStore(Protocol):
     """The ledger. Every method raises `BrokerUnavailable` when the store cannot be reached for long enough."""
 
-    async def submit(self, job: NewJob, payloads: Mapping[str, bytes], message: Message, max_queued: int) -> str:
-        """Accept a job and dispatch its first stage.
+    async def submit(
+        self, job: NewJob, payloads: Mapping[str, bytes], messages: Sequence[Message], max_queued: int
+    ) -> str:
+        """Accept a job and dispatch its first stage, and the one that follows it as it goes on.
 
         Returns its id, or the id of the earlier job that has the same idempotency key.
 
@@ -258,6 +263,10 @@ class JobStore(Protocol):
 
     async def page(self, limit: int, before: str | None) -> list[Job]:
         """Detached jobs, newest first, older than the job `before`."""
+        ...
+
+    async def requested(self, request_id: str) -> list[str]:
+        """The jobs of the requests that their clients call so."""
         ...
 
     async def payload(self, job_id: str, name: str) -> bytes | None: ...

@@ -50,6 +50,7 @@ class MemoryStore:
         self._now = clock
         self._jobs: dict[str, _Held] = {}
         self._keys: dict[str, str] = {}
+        self._requests: defaultdict[str, list[str]] = defaultdict(list)
         self._watch: dict[tuple[str, Stage], float] = {}
         self._workers: dict[str, tuple[float, Worker]] = {}
         self._inboxes: defaultdict[str, deque[bytes]] = defaultdict(deque)
@@ -109,7 +110,9 @@ class MemoryStore:
 
     # ---- the port --------------------------------------------------------------------------------
 
-    async def submit(self, job: NewJob, payloads: Mapping[str, bytes], message: Message, max_queued: int) -> str:
+    async def submit(
+        self, job: NewJob, payloads: Mapping[str, bytes], messages: Sequence[Message], max_queued: int
+    ) -> str:
         if job.idempotency_key in self._keys:
             earlier = self._jobs[self._keys[job.idempotency_key]].job
             if earlier.idempotency_digest != job.idempotency_digest:
@@ -142,9 +145,12 @@ class MemoryStore:
         self._watch[job.id, ""] = record.deadline_at
         if job.idempotency_key:
             self._keys[job.idempotency_key] = job.id
+        if job.request_id:
+            self._requests[job.request_id].append(job.id)
         if job.detached:
-            self._step(held, "queued", message.stage, "queued")
-        self._send(held, message, again=False)
+            self._step(held, "queued", messages[0].stage, "queued")
+        for message in messages:
+            self._send(held, message, again=False)
         return job.id
 
     async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
@@ -202,6 +208,8 @@ class MemoryStore:
             if finished or (commit.done and known.job.records[stage].state == "done"):
                 return
         held = self._held(job_id, stage, owner)
+        if commit.tokens and commit.tokens_from + len(commit.tokens) <= len(held.tokens):
+            return
         if commit.consumed is not None:
             before, after = commit.consumed
             if held.read >= after > before:
@@ -223,7 +231,7 @@ class MemoryStore:
                 if follower is not None and follower.state == "running":
                     head = f"t {job_id} {have + 1}".encode()
                     self._inboxes[follower.owner].append(b"\n".join([head, *commit.tokens]))
-            elif commit.tokens_from + len(commit.tokens) > have:
+            else:
                 raise ClaimLost("behind")
         self._emit(held, commit.events)
         if commit.done:
@@ -276,6 +284,9 @@ class MemoryStore:
             ids = [job.id for job in newest_first]
             newest_first = newest_first[ids.index(before) + 1 :] if before in ids else []
         return newest_first[:limit]
+
+    async def requested(self, request_id: str) -> list[str]:
+        return list(self._requests.get(request_id, ()))
 
     async def payload(self, job_id: str, name: str) -> bytes | None:
         held = self._jobs.get(job_id)

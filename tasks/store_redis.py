@@ -183,7 +183,9 @@ class RedisStore:
 
     # ---- transitions ---------------------------------------------------------------------------
 
-    async def submit(self, job: NewJob, payloads: Mapping[str, bytes], message: Message, max_queued: int) -> str:
+    async def submit(
+        self, job: NewJob, payloads: Mapping[str, bytes], messages: Sequence[Message], max_queued: int
+    ) -> str:
         header = {
             "id": job.id,
             "endpoint": job.endpoint,
@@ -193,22 +195,21 @@ class RedisStore:
             "followed": int(job.followed),
             "detached": int(job.detached),
             "stages": " ".join(job.stages),
-            "stage": message.stage,
-            "queue": message.queue,
+            "messages": [(message.stage, message.queue) for message in messages],
             "queues": job.queues,
             "deadline_in": job.deadline_in_s,
             "ttl": job.ttl_s,
             "listener": job.listener,
             "idempotency_key": job.idempotency_key,
             "digest": job.idempotency_digest,
+            "request_id": job.request_id,
             "metadata": json.dumps(job.metadata),
             "payloads": list(payloads),
             "max_queued": max_queued,
             "lost_after": self._queue.lost_after_s,
         }
-        outcome, job_id, digest = map(
-            _text, await self._run("submit", json.dumps(header), message.body, *payloads.values())
-        )
+        bodies = (message.body for message in messages)
+        outcome, job_id, digest = map(_text, await self._run("submit", json.dumps(header), *payloads.values(), *bodies))
         if outcome == "full":
             raise QueueFull(retry_after_s=2)
         if outcome == "repeat" and digest != job.idempotency_digest:
@@ -300,6 +301,9 @@ class RedisStore:
                     jobs.append(job)
             highest = f"({pairs[-1][1]}"
         return jobs
+
+    async def requested(self, request_id: str) -> list[str]:
+        return sorted(_text(job_id) for job_id in await self._call("SMEMBERS", f"ty:request:{request_id}"))
 
     async def payload(self, job_id: str, name: str) -> bytes | None:
         return cast("bytes | None", await self._call("GET", f"ty:payload:{job_id}:{name}"))

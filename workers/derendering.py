@@ -397,7 +397,7 @@ def _positions(
 
 def _candidate(profile: ModelProfile, candidate: CandidateLogprob, near: tuple[int, ...]) -> TopLogprob:
     token, data = describe_token(profile.tokenizer, candidate.token_id, near)
-    return TopLogprob(candidate.token_id, token, max(candidate.logprob, LOWEST_LOGPROB), data)
+    return TopLogprob(candidate.token_id, token, max(candidate.logprob, LOWEST_LOGPROB), data, candidate.rank)
 
 
 def dump(context: DerenderContext, state: DerenderState) -> JsonObject:

@@ -19,6 +19,8 @@ local function take(n)
 end
 local payloads, chunks, lines, bodies = take(#h.payloads), take(h.n_tokens), take(h.n_events), take(#h.messages)
 
+local have = tonumber(v[5] or '0')
+if #chunks > 0 and h.tokens_from + #chunks <= have then return 'ok' end
 if h.consumed then
   local read = tonumber(v[6] or '0')
   if read >= h.consumed[2] and h.consumed[2] > h.consumed[1] then return 'ok' end
@@ -30,7 +32,6 @@ for i, name in ipairs(h.payloads) do
 end
 for name, value in pairs(h.fields) do redis.call('HSET', job, name, value) end
 if #chunks > 0 then
-  local have = tonumber(v[5] or '0')
   if h.tokens_from == have then
     local channel = 'ty:tokens:' .. id
     for i, chunk in ipairs(chunks) do redis.call('XADD', channel, (have + i) .. '-0', 'c', chunk) end
@@ -40,7 +41,7 @@ if #chunks > 0 then
     if follower[1] == 'running' then
       tell(follower[2], 't ' .. id .. ' ' .. (have + 1) .. '\n' .. table.concat(chunks, '\n'))
     end
-  elseif h.tokens_from + #chunks > have then
+  else
     return 'behind'
   end
 end

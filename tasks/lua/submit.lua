@@ -1,4 +1,4 @@
--- ARGV: header JSON, message, then one value for each payload name. Returns {outcome, job id, digest}.
+-- ARGV: header JSON, then one value for each payload name, then message bodies. Returns {outcome, job id, digest}.
 local h = cjson.decode(ARGV[1])
 if h.idempotency_key ~= '' then
   local earlier = redis.call('GET', 'ty:idempotency:' .. h.idempotency_key)
@@ -17,15 +17,21 @@ redis.call('HSET', job, 'status', 'queued', 'endpoint', h.endpoint, 'model', h.m
   'ttl', h.ttl, 'expire_at', expire_at, 'listeners', h.listener, 'digest', h.digest, 'metadata', h.metadata)
 redis.call('EXPIREAT', job, expire_at)
 for i, name in ipairs(h.payloads) do
-  redis.call('SET', payload_key(h.id, name), ARGV[2 + i], 'EXAT', expire_at)
+  redis.call('SET', payload_key(h.id, name), ARGV[1 + i], 'EXAT', expire_at)
 end
 redis.call('ZADD', 'ty:watch', num(deadline), h.id .. '|')
 if h.detached == 1 then
   redis.call('ZADD', 'ty:jobs', num(now), h.id)
-  emit(h.id, {step_line('queued', h.stage, 'queued')})
+  emit(h.id, {step_line('queued', h.messages[1][1], 'queued')})
 end
 if h.idempotency_key ~= '' then
   redis.call('SET', 'ty:idempotency:' .. h.idempotency_key, h.id, 'EXAT', expire_at)
 end
-send(h.id, h.stage, h.queue, ARGV[2], h.lost_after, false)
+if h.request_id ~= '' then
+  redis.call('SADD', 'ty:request:' .. h.request_id, h.id)
+  redis.call('EXPIREAT', 'ty:request:' .. h.request_id, expire_at)
+end
+for i, message in ipairs(h.messages) do
+  send(h.id, message[1], message[2], ARGV[1 + #h.payloads + i], h.lost_after, false)
+end
 return {'accepted', h.id, h.digest}

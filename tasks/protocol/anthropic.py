@@ -167,3 +167,8 @@ class MessagesRequest(WireModel):
         if isinstance(self.thinking, ThinkingEnabled) and self.thinking.budget_tokens >= self.max_tokens:
             raise refuse("thinking.budget_tokens", "The thinking budget must be smaller than max_tokens")
         return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, however they were sent."""
+        return tuple(self.stop_sequences or ())

@@ -66,6 +66,8 @@ class TopLogprob:
     token: str
     logprob: float
     bytes: tuple[int, ...] | None
+    rank: int | None = None
+    """In the vocabulary, from 1; where the engine says so."""
 
 
 @dataclass(frozen=True, slots=True)

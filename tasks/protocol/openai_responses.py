@@ -95,3 +95,8 @@ class ResponsesRequest(WireModel):
         if self.structured_outputs is not None and self.text is not None and self.text.format is not None:
             raise refuse("structured_outputs", "structured_outputs and text.format exclude each other")
         return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, however they were sent."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

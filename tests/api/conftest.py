@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -36,9 +36,9 @@ class FragileStore(MemoryStore):
         if self.down:
             raise BrokerUnavailable(retry_after_s=5)
 
-    async def submit(self, job: NewJob, payloads: Any, message: Message, max_queued: int) -> str:
+    async def submit(self, job: NewJob, payloads: Any, messages: Sequence[Message], max_queued: int) -> str:
         self._reach()
-        return await super().submit(job, payloads, message, max_queued)
+        return await super().submit(job, payloads, messages, max_queued)
 
     async def get(self, job_id: str) -> Job | None:
         self._reach()

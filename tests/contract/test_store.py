@@ -120,6 +120,39 @@ async def test_a_streamed_job_dispatches_its_derender_beside_generate(yard: Yard
     assert yard.pipeline.next_messages(claim.job, "generate") == []
 
 
+async def test_a_job_that_begins_with_generate_dispatches_what_follows_it_at_once(yard: Yard) -> None:
+    payloads = {"prompt": b"\x01", "generate": b"{}"}
+    job_id = await yard.submit(stages=("generate", "derender"), followed=True, payloads=payloads)
+    assert await yard.pop("generate.tiny.interactive") == job_id
+    assert await yard.pop("derender") == job_id
+    claim = await yard.claim(job_id, "generate", "w1", "prompt", "generate")
+    assert claim.payloads == payloads and yard.pipeline.next_messages(claim.job, "generate") == []
+    job_id = await yard.submit(stages=("generate", "derender"), payloads=payloads)
+    assert await yard.pop("generate.tiny.interactive") == job_id
+    assert await yard.pop("derender") is None
+    claim = await yard.claim(job_id, "generate")
+    assert [message.stage for message in yard.pipeline.next_messages(claim.job, "generate")] == ["derender"]
+
+
+async def test_events_that_come_with_tokens_are_written_once(yard: Yard) -> None:
+    job_id = await yard.submit(stages=("generate",), stream=True)
+    await yard.claim(job_id, "generate", "g")
+    first = Commit(tokens=[b"1", b"2"], tokens_from=0, events=[b"c1", b"c2"])
+    for _ in range(2):
+        await yard.store.commit(job_id, "generate", "g", first)
+    last = Commit(tokens=[b"3"], tokens_from=2, events=[b"c3"], done=True, status=Status.SUCCEEDED)
+    for _ in range(2):
+        await yard.store.commit(job_id, "generate", "g", last)
+    assert [entry.data for entry in await yard.store.read_events(job_id, 0)] == [b"c1", b"c2", b"c3", b"d{}"]
+
+
+async def test_jobs_are_found_by_what_their_clients_call_them(yard: Yard) -> None:
+    first, second = [await yard.submit(request_id="mine") for _ in range(2)]
+    await yard.submit()
+    assert sorted(await yard.store.requested("mine")) == sorted([first, second])
+    assert await yard.store.requested("yours") == [] == await yard.store.requested("")
+
+
 async def test_one_owner_at_a_time_and_a_dead_owner_is_replaced_after_its_lease(yard: Yard) -> None:
     job_id = await yard.submit()
     await yard.claim(job_id, "render", "w1")

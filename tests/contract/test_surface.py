@@ -25,6 +25,12 @@ BODIES: dict[str, JsonObject] = {
         "messages": [{"role": "user", "content": "Hi"}],
         "tools": [{"name": "look", "input_schema": {"type": "object"}}],
     },
+    "generate": {
+        "token_ids": [1, 2, 3],
+        "sampling_params": {"n": 2},
+        "output_mode": "derender",
+        "parse_context": {"tools": TOOLS, "tool_choice": "auto"},
+    },
     "openai_chat": {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": 2, "tools": TOOLS},
     "openai_completions": {"model": "m", "prompt": "Hi", "n": 2},
     "openai_responses": {"model": "m", "input": "Hi", "tools": [{"type": "function", "name": "look"}]},

@@ -29,6 +29,7 @@ from tasks.protocol.events import Event
 
 SURFACES = {
     "anthropic": "workers.surfaces.anthropic:ANTHROPIC",
+    "generate": "workers.surfaces.generate:GENERATE",
     "openai_chat": "workers.surfaces.openai_chat:OPENAI_CHAT",
     "openai_completions": "workers.surfaces.openai_completions:OPENAI_COMPLETIONS",
     "openai_responses": "workers.surfaces.openai_responses:OPENAI_RESPONSES",

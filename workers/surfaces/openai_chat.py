@@ -10,7 +10,6 @@ data: {..., "choices": [], "usage": {"prompt_tokens": 9, "total_tokens": 30, "co
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,19 +20,10 @@ from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, invalid_request_from
 from tasks.protocol.conversation import Conversation, Tokenization, count_tool_calls
 from tasks.protocol.derender import DerenderContext
-from tasks.protocol.events import (
-    CallArguments,
-    CallStart,
-    Event,
-    Finish,
-    Logprobs,
-    Reasoning,
-    Text,
-    TokenLogprobs,
-    TopLogprob,
-)
+from tasks.protocol.events import Finish
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta
+from workers.surfaces.chat_messages import FoldedMessage, logprobs_of, message_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,18 +265,6 @@ def _echo(request: ChatCompletionRequest) -> str:
     return "\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in last.content)
 
 
-def _forced(context: DerenderContext) -> bool:
-    """Whether the request insists on a call."""
-    choice = context.parse.get("tool_choice")
-    return choice == "required" or isinstance(choice, dict)
-
-
-def _call_id(context: DerenderContext, choice: int, call: int) -> str:
-    """An id for a call that came without one; the same whenever the answer is made again."""
-    digest = hashlib.sha256(f"{context.response_id}:{choice}:{call}".encode()).hexdigest()
-    return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:16]}"
-
-
 def _envelope(context: DerenderContext, choices: list[JsonObject]) -> JsonObject:
     return {
         "id": context.response_id,
@@ -327,9 +305,9 @@ def _opening(context: DerenderContext) -> list[JsonObject]:
 
 def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts) -> JsonObject | None:
     """The chunk that tells one delta; None where there is nothing to tell yet."""
-    message = _message_delta(context, delta)
+    message = message_delta(context, delta)
     finish = next((event for event in delta.events if isinstance(event, Finish)), None)
-    logprobs = None if context.hides_tokens else _logprobs(context, delta.events)
+    logprobs = None if context.hides_tokens else logprobs_of(context, delta.events)
     token_ids = list(delta.token_ids) if context.return_token_ids and not context.hides_tokens else None
     if not message and finish is None and logprobs is None and not token_ids:
         return None
@@ -355,67 +333,6 @@ def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts
     if context.continuous_usage:
         chunk["usage"] = _running_usage(context, counts)
     return chunk
-
-
-def _message_delta(context: DerenderContext, delta: ChoiceDelta) -> JsonObject:
-    content: list[str] = []
-    reasoning: list[str] = []
-    calls: dict[int, JsonObject] = {}
-    for event in delta.events:
-        match event:
-            case Text(text):
-                content.append(text)
-            case Reasoning(text) if context.include_reasoning:
-                reasoning.append(text)
-            case CallStart(index, name, call_id):
-                calls[index] = {
-                    "id": call_id or _call_id(context, context.first_index + delta.index, index),
-                    "type": "function",
-                    "index": index,
-                    "function": {"name": name},
-                }
-            case CallArguments(index, fragment):
-                function = calls.setdefault(index, {"index": index, "function": {}})["function"]
-                function["arguments"] = function.get("arguments", "") + fragment
-            case _:
-                pass
-    message: JsonObject = {}
-    if text := "".join(content):
-        message["content"] = text
-    if text := "".join(reasoning):
-        message["reasoning"] = text
-    if calls:
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    return message
-
-
-def _logprobs(context: DerenderContext, events: tuple[Event, ...]) -> JsonObject | None:
-    if context.logprobs is None:
-        return None
-    found = [position for event in events if isinstance(event, Logprobs) for position in event.positions]
-    return {"content": [_position(context, position) for position in found]} if found else None
-
-
-def _position(context: DerenderContext, position: TokenLogprobs) -> JsonObject:
-    wanted = context.logprobs or 0
-    top = position.top if wanted < 0 else position.top[:wanted]
-    sampled = _candidate(context, position.sampled)
-    if position.sampled.bytes is not None:
-        # The true bytes, even where the token is written as its id.
-        sampled["bytes"] = list(position.sampled.bytes)
-    return {**sampled, "top_logprobs": [_candidate(context, candidate) for candidate in top]}
-
-
-def _candidate(context: DerenderContext, candidate: TopLogprob) -> JsonObject:
-    if context.tokens_as_ids:
-        token = f"token_id:{candidate.token_id}"
-        return {"token": token, "logprob": candidate.logprob, "bytes": list(token.encode())}
-    given = candidate.bytes
-    return {
-        "token": candidate.token,
-        "logprob": candidate.logprob,
-        "bytes": None if given is None else list(given),
-    }
 
 
 def _running_usage(context: DerenderContext, counts: ChoiceCounts) -> JsonObject:
@@ -447,26 +364,17 @@ def _usage(context: DerenderContext, state: ChatState) -> JsonObject:
 
 
 class _FoldedChoice:
-    """One choice's message, as far as its chunks have been added."""
+    """One choice, as far as its chunks have been added."""
 
     def __init__(self) -> None:
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: dict[int, JsonObject] = {}
-        self._arguments: dict[int, list[str]] = {}
+        self._message = FoldedMessage()
         self._logprobs: list[JsonObject] | None = None
         self._token_ids: list[int] | None = None
         self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
 
     def add(self, choice: JsonObject) -> None:
-        delta = choice["delta"]
-        self._content.append(delta.get("content") or "")
-        self._reasoning.append(delta.get("reasoning") or "")
-        for call in delta.get("tool_calls", ()):
-            if "id" in call:
-                self._calls[call["index"]] = call
-            self._arguments.setdefault(call["index"], []).append(call["function"].get("arguments", ""))
+        self._message.add(choice["delta"])
         if choice["logprobs"] is not None:
             self._logprobs = self._logprobs or []
             self._logprobs += choice["logprobs"]["content"]
@@ -478,32 +386,9 @@ class _FoldedChoice:
             self._stop_reason = choice.get("stop_reason")
 
     def response(self, context: DerenderContext, index: int) -> JsonObject:
-        calls = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["function"]["name"], "arguments": "".join(self._arguments[place])},
-            }
-            for place, call in sorted(self._calls.items())
-        ]
-        text = "".join(self._content)
-        content: str | None = text
-        if (calls and not text.strip()) or (context.reasoning_parser and not text):
-            content = "" if _forced(context) else None
-        message: JsonObject = {
-            "role": context.role,
-            "content": content,
-            "refusal": None,
-            "annotations": None,
-            "audio": None,
-            "function_call": None,
-        }
-        if calls:
-            message["tool_calls"] = calls
-        message["reasoning"] = "".join(self._reasoning) or None
         return {
             "index": index,
-            "message": message,
+            "message": self._message.message(context),
             "logprobs": None if self._logprobs is None else {"content": self._logprobs},
             "finish_reason": self._finish_reason,
             "stop_reason": self._stop_reason,
