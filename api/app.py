@@ -19,7 +19,7 @@ from api.deps import Process
 from api.limits import Admission
 from api.openapi import describe
 from api.relay import Hub
-from api.routes import health, jobs, openai, stages
+from api.routes import generate, health, jobs, openai, stages
 from tasks.app import create_app as create_celery
 from tasks.bus import Bus
 from tasks.errors import BrokerUnavailable
@@ -97,7 +97,7 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
     errors.install(app)
     app.add_middleware(RequestIds)
 
-    for routes in (openai.router, stages.router, jobs.router, health.router):
+    for routes in (openai.router, stages.router, generate.router, jobs.router, health.router):
         app.include_router(routes)
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     return app

@@ -71,6 +71,8 @@ ENDPOINTS: Final[dict[str, Endpoint]] = {
         Endpoint("/v1/completions/derender", "openai_completions", (DERENDER,)),
         Endpoint("/v1/responses/render", "openai_responses", (RENDER,)),
         Endpoint("/v1/messages/render", "anthropic", (RENDER,)),
+        # Where only token ids are wanted, the derender stage falls away.
+        Endpoint("/inference/v1/generate", "generate", (GENERATE, DERENDER)),
         Endpoint("/tokenize", "tokenize", (RENDER,)),
         Endpoint("/detokenize", "detokenize", (RENDER,)),
     )

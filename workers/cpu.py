@@ -10,13 +10,14 @@ import json
 
 from tasks.app import cpu_queues, create_app
 from tasks.protocol.base import compact_json
-from tasks.protocol.derender import context_from_json, context_to_json
+from tasks.protocol.derender import context_to_json
 from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
 from tasks.specs import DERENDER_ALONE_TASK, DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
 from workers.catalog import Catalog
+from workers.contexts import read_context
 from workers.derender_answers import derender_request
 from workers.following import Followers
 from workers.prompts import prepare
@@ -62,7 +63,7 @@ def render(claim: Claim) -> Commit:
 def derender(claim: Claim) -> Commit:
     """All of a job's token chunks to its answer."""
     profile = catalog.get(claim.job.model)
-    context = context_from_json(json.loads(claim.payloads["context"]))
+    context = read_context(profile, claim)
     entries = runtime.wait(runtime.store.read_tokens(claim.job.id, 0))
     response = derendering.respond(
         profile,

@@ -15,11 +15,11 @@ import json
 from tasks.bus import BusMessage
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, compact_json
-from tasks.protocol.derender import context_from_json
 from tasks.protocol.generate import TokenChunk, chunk_from_json, unpack_token_ids
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
 from workers.catalog import Catalog
+from workers.contexts import read_context
 from workers.runtime import Runtime
 
 SILENCE_S = 2.0
@@ -72,7 +72,7 @@ class Followers:
         job = claim.job
         store = self._runtime.store
         profile = self._catalog.get(job.model)
-        context = context_from_json(json.loads(claim.payloads["context"]))
+        context = read_context(profile, claim)
         prompt_token_ids = unpack_token_ids(claim.payloads["prompt"])
         offset, state = 0, derendering.start(profile, context, prompt_token_ids)
         if "checkpoint" in claim.payloads:

@@ -1,5 +1,7 @@
 """`celery -A workers.gpu worker`: takes token ids to an engine and its tokens to the job's channel.
 
+A job that wants nothing but the tokens ends here: its client's events are written in the commits that write them.
+
 One process holds hundreds of requests: each takes a pool thread that only waits, and all of them run on one event
 loop. A request that was begun elsewhere goes on from the tokens that are in its channel already.
 """
@@ -12,23 +14,27 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from tasks import transport
 from tasks.app import create_app, generate_queue, gpu_queues
 from tasks.errors import TokenyardError
-from tasks.protocol.base import compact_json
+from tasks.protocol.base import JsonObject, compact_json
 from tasks.protocol.generate import GenerateRequest, TokenChunk, chunk_from_json, chunk_to_json, unpack_token_ids
 from tasks.settings import ModelSettings, Settings, load_settings
-from tasks.specs import GENERATE_TASK
-from tasks.store import Claim, Commit
+from tasks.specs import GENERATE, GENERATE_TASK
+from tasks.store import Claim, Commit, Status, event_line
 from tasks.telemetry import get_logger
 from workers.engines.base import Engine, choice_count, continue_request
 from workers.engines.registry import create_engine
+from workers.generate_answers import TokenAnswer, describe_tokens
 from workers.runtime import Runtime, bind, serve
 
 log = get_logger(__name__)
 
 HEALTH_INTERVAL_S = 3.0
+OF_PROMPT = frozenset({"prompt_logprobs", "prompt_token_id_logprobs", "prompt_token_ids", "mm_placeholders"})
+"""What an engine says of the prompt, which is another one when a choice is continued."""
 
 
 class Slots:
@@ -61,10 +67,11 @@ class Slots:
 class _Writer:
     """Appends one job's chunks to its channel: the first at once, the next ones together with what came meanwhile."""
 
-    def __init__(self, runtime: Runtime, claim: Claim, interval_s: float) -> None:
-        self._runtime, self._claim, self._interval_s = runtime, claim, interval_s
+    def __init__(self, runtime: Runtime, claim: Claim, interval_s: float, answer: TokenAnswer | None) -> None:
+        self._runtime, self._claim, self._interval_s, self._answer = runtime, claim, interval_s, answer
         self._written = claim.job.token_chunks
         self._pending: list[bytes] = []
+        self._events: list[JsonObject] = []
         self._tokens = 0
         self._ended = False
         self._wake = asyncio.Event()
@@ -72,6 +79,8 @@ class _Writer:
     def add(self, chunk: TokenChunk) -> None:
         self._pending.append(compact_json(chunk_to_json(chunk)))
         self._tokens += len(chunk.token_ids)
+        if self._answer is not None:
+            self._events += self._answer.add(chunk)
         self._wake.set()
 
     async def run(self) -> None:
@@ -87,28 +96,35 @@ class _Writer:
         self._ended = True
         self._wake.set()
 
-    async def close(self, earlier_tokens: int) -> None:
-        """Write what is left, and with it the end of the stage."""
+    async def close(self, prompt_tokens: int, earlier_tokens: int) -> None:
+        """Write what is left, and with it the end of the stage, or of the job."""
         job = self._claim.job
-        messages = self._runtime.pipeline.next_messages(job, self._claim.stage)
+        last: list[bytes] = []
+        if self._answer is not None:
+            self._events += self._answer.finish()
+            if job.detached or not job.stream:
+                last.append(event_line("r", compact_json(self._answer.whole())))
         await self._write(
-            Commit(done=True, messages=messages, completion_tokens=earlier_tokens + self._tokens),
+            Commit(
+                events=last,
+                done=True,
+                messages=self._runtime.pipeline.next_messages(job, self._claim.stage),
+                prompt_tokens=prompt_tokens if job.prompt_tokens is None else None,
+                completion_tokens=earlier_tokens + self._tokens,
+                status=None if self._answer is None else Status.SUCCEEDED,
+            ),
         )
 
     async def _write(self, commit: Commit) -> None:
         chunks, self._pending = self._pending, []
+        told, self._events = self._events, []
+        events = [event_line("c", compact_json(event)) for event in told] if self._claim.job.stream else []
         written, self._written = self._written, self._written + len(chunks)
         await self._runtime.store.commit(
             self._claim.job.id,
             self._claim.stage,
             self._claim.owner,
-            Commit(
-                tokens=chunks,
-                tokens_from=written,
-                done=commit.done,
-                messages=commit.messages,
-                completion_tokens=commit.completion_tokens,
-            ),
+            replace(commit, tokens=chunks, tokens_from=written, events=[*events, *commit.events]),
         )
 
 
@@ -155,13 +171,14 @@ class Generator:
     async def _generate(self, claim: Claim) -> None:
         job, engine = claim.job, self._engines[claim.job.model]
         token_ids = unpack_token_ids(claim.payloads["prompt"])
+        asked = json.loads(claim.payloads["generate"])
         request = GenerateRequest.model_validate(
-            {
-                **json.loads(claim.payloads["generate"]),
-                "token_ids": token_ids,
-                "request_id": f"{job.id}-{claim.attempt}",
-            }
+            {**asked, "token_ids": token_ids, "request_id": f"{job.id}-{claim.attempt}"}
         )
+        answer = None
+        if job.stages[-1] == GENERATE:
+            context = describe_tokens(job, asked, token_ids)
+            answer = TokenAnswer(context, keep=job.detached or not job.stream)
         engine_name = self._models[job.model].engine.model
         request = request.model_copy(update={"model": engine_name or job.model, "stream": job.followed})
         earlier: dict[int, list[int]] = {}
@@ -170,10 +187,12 @@ class Generator:
             for entry in await self.runtime.store.read_tokens(job.id, 0):
                 chunk = chunk_from_json(json.loads(entry.data))
                 earlier.setdefault(chunk.index, []).extend(chunk.token_ids)
+                if answer is not None:
+                    answer.add(chunk)  # the client has heard of it
                 if chunk.finish_reason is not None:
                     finished.add(chunk.index)
             log.info("generation_continued", tokens=sum(map(len, earlier.values())), attempt=claim.attempt)
-        writer = _Writer(self.runtime, claim, self._settings.queue.flush_interval_s)
+        writer = _Writer(self.runtime, claim, self._settings.queue.flush_interval_s, answer)
         async with asyncio.TaskGroup() as group:
             group.create_task(writer.run())
             if earlier:
@@ -187,7 +206,7 @@ class Generator:
                 async with aclosing(engine.generate(request, stream=job.followed)) as chunks:
                     await _pump(chunks, writer)
             writer.end()
-        await writer.close(sum(map(len, earlier.values())))
+        await writer.close(len(token_ids), sum(map(len, earlier.values())))
 
     async def _continue(
         self,
@@ -217,6 +236,7 @@ async def _pump(
     async for chunk in chunks:
         if index is not None:
             # A continued choice is the only one of its request, and its prompt holds what came before.
+            extra = {name: value for name, value in (chunk.extra or {}).items() if name not in OF_PROMPT}
             chunk = TokenChunk(
                 index=index,
                 token_ids=chunk.token_ids,
@@ -224,7 +244,7 @@ async def _pump(
                 finish_reason=chunk.finish_reason,
                 stop_reason=chunk.stop_reason,
                 prompt_tokens=prompt_tokens if chunk.prompt_tokens is not None else None,
-                extra=chunk.extra,
+                extra=extra or None,
             )
         writer.add(chunk)
 

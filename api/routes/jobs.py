@@ -14,9 +14,9 @@ from api.errors import envelope_from
 from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.relay import relay_events
-from api.routes.openai import CHAT_EXAMPLE, ERRORS, check, is_streamed
+from api.routes.openai import CHAT_EXAMPLE, ERRORS, check
+from api.submissions import submission_for
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
-from tasks.pipeline import Submission
 from tasks.protocol.base import WireModel, compact_json, invalid_request_from
 from tasks.specs import ENDPOINTS
 from tasks.store import Job, Status
@@ -93,23 +93,22 @@ async def submit(request: Request) -> Response:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}", param="endpoint")
     try:
         model, parsed = check(process, endpoint, wanted.body)
-    except InvalidRequest as error:
-        error.param = f"body.{error.param}" if error.param else "body"
-        raise
-    job_id = await process.pipeline.submit(
-        Submission(
-            endpoint=endpoint.path,
-            model=model,
-            body=compact_json(wanted.body),
-            stream=is_streamed(endpoint, parsed),
-            stages=endpoint.stages,
+        submission = submission_for(
+            endpoint,
+            model,
+            parsed,
+            compact_json(wanted.body),
+            wanted.body,
             job_class=wanted.job_class,
             detached=True,
             idempotency_key=request.headers.get("idempotency-key", ""),
             metadata=wanted.metadata,
             deadline_in_s=wanted.timeout_s,
         )
-    )
+    except InvalidRequest as error:
+        error.param = f"body.{error.param}" if error.param else "body"
+        raise
+    job_id = await process.pipeline.submit(submission)
     job = await find(process, job_id)
     return JSONResponse(job_json(job), status_code=202, headers={"Location": f"/v1/jobs/{job_id}"})
 

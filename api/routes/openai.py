@@ -14,17 +14,19 @@ from api.deps import Process, process_of
 from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
+from api.submissions import submission_for
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
 from tasks.ids import new_id
-from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
 from tasks.protocol.base import ErrorEnvelope, WireModel, invalid_request_from
 from tasks.protocol.derender_requests import ChatDerenderRequest, CompletionDerenderRequest, DerenderRequest
+from tasks.protocol.generate_requests import GenerateBody
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from tasks.protocol.openai_completions import CompletionRequest
 from tasks.protocol.openai_models import list_models
 from tasks.protocol.openai_responses import ResponsesRequest
 from tasks.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tasks.settings import ModelSettings
 from tasks.specs import ENDPOINTS, GENERATE, Endpoint
 from tasks.store import Entry
 
@@ -52,14 +54,15 @@ REQUESTS: dict[str, type[WireModel]] = {
     "/v1/completions/derender": CompletionDerenderRequest,
     "/v1/responses/render": ResponsesRequest,
     "/v1/messages/render": MessagesRequest,
+    "/inference/v1/generate": GenerateBody,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
 """What a route's bodies must be, as far as that can be said without a tokenizer."""
 
 
-def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[str, Any]:
-    """Everything that can be said against a request without its tokenizer; returns the model's name and the request."""
+def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[ModelSettings, Any]:
+    """Everything that can be said against a request without its tokenizer; returns its model and the request."""
     model = process.admission.model(body.get("model"))
     try:
         request: Any = REQUESTS[endpoint.path].model_validate(body)
@@ -70,37 +73,26 @@ def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[s
         raise InvalidRequest(f"n must be at most {most}", param="n")
     if isinstance(request, DerenderRequest) and sum(len(response.choices) for response in request.responses) > most:
         raise InvalidRequest(f"There must be at most {most} choices to derender", param="choices")
-    return model.name, request
-
-
-def is_streamed(endpoint: Endpoint, request: Any) -> bool:
-    """Whether the answer comes in chunks; where nothing is generated, `stream` says something else."""
-    return GENERATE in endpoint.stages and bool(request.stream)
+    return model, request
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
     """Run a request through its stages and answer as its surface does."""
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
-    model, parsed = check(process, endpoint, json_object_from(raw))
-    await process.admission.require_workers(endpoint.stages, model, "interactive")
-    stream = is_streamed(endpoint, parsed)
+    body = json_object_from(raw)
+    if GENERATE in endpoint.stages and (request_id := request.headers.get("x-request-id")):
+        body["request_id"] = request_id
+    model, parsed = check(process, endpoint, body)
     job_id = new_id("job_")
+    submission = submission_for(endpoint, model, parsed, raw, body, listener=process.hub.name, job_id=job_id)
+    await process.admission.require_workers(submission.stages, model.name, "interactive")
     subscription = process.hub.subscribe(job_id)
-    submission = Submission(
-        endpoint=endpoint.path,
-        model=model,
-        body=raw,
-        stream=stream,
-        stages=endpoint.stages,
-        listener=process.hub.name,
-        job_id=job_id,
-    )
     try:
         await process.pipeline.submit(submission)
-        if not stream:
-            body = await await_answer(request, subscription, process.pipeline)
-            return Response(body, media_type="application/json")
+        if not submission.stream:
+            whole = await await_answer(request, subscription, process.pipeline)
+            return Response(whole, media_type="application/json")
         first = await _first_events(request, subscription)
     except BaseException:
         subscription.close()

@@ -1,0 +1,62 @@
+"""The generate stage asked for on its own: token ids in; token ids, a text, or a chat's message out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from api.auth import require_key
+from api.deps import process_of
+from api.limits import json_object_from, read_body
+from api.openapi import body_schema
+from api.routes.openai import ERRORS, answer
+from tasks.protocol.base import WireModel, invalid_request_from
+from tasks.protocol.generate_answers import REQUEST_PREFIX
+from tasks.protocol.generate_requests import GenerateBody
+from tasks.specs import ENDPOINTS
+
+router = APIRouter(dependencies=[Depends(require_key)], prefix="/inference/v1", tags=["Stages"])
+
+GENERATE = ENDPOINTS["/inference/v1/generate"]
+EXAMPLE = {
+    "model": "smollm2",
+    "token_ids": [1, 4093, 198, 28120, 2, 198, 1, 520, 9531, 198],
+    "sampling_params": {"temperature": 0, "max_tokens": 16},
+    "output_mode": "text",
+}
+
+
+class AbortRequest(WireModel):
+    """Which requests are to end, by the ids that their clients gave them."""
+
+    request_ids: list[str]
+
+
+@router.post("/generate", responses=ERRORS, openapi_extra=body_schema(GenerateBody, EXAMPLE))
+async def generate(request: Request) -> Response:
+    """Tokens for a rendered prompt, whole or as a stream of events, as vLLM's own generate route answers.
+
+    `output_mode` says how much of an answer they become: `tokens`, `text`, or `derender`, which has a chat's message.
+    """
+    return await answer(request, GENERATE)
+
+
+@router.post(
+    "/abort_requests",
+    responses={400: ERRORS[400]},
+    openapi_extra=body_schema(AbortRequest, {"request_ids": ["my-request-1"]}),
+)
+async def abort_requests(request: Request) -> Response:
+    """End requests of the generate route, whichever process has them; ids that nobody knows are passed over."""
+    process = process_of(request)
+    raw = await read_body(request, process.settings.limits.max_body_bytes)
+    try:
+        wanted = AbortRequest.model_validate(json_object_from(raw))
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
+    told = {name for given in wanted.request_ids for name in (given, given.removeprefix(REQUEST_PREFIX))}
+    for request_id in told:
+        for job_id in await process.store.requested(request_id):
+            await process.pipeline.cancel(job_id)
+    return Response(status_code=200)

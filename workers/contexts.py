@@ -1,0 +1,34 @@
+"""What a job's answer depends on beside its tokens, for whoever derenders it."""
+
+from __future__ import annotations
+
+import json
+
+from tasks.protocol.derender import DerenderContext, context_from_json
+from tasks.protocol.generate import unpack_token_ids
+from tasks.specs import RENDER
+from tasks.store import Claim
+from workers import derendering
+from workers.catalog import ModelProfile
+from workers.generate_answers import request_id_of
+from workers.surfaces.generate import GENERATE
+
+
+def read_context(profile: ModelProfile, claim: Claim) -> DerenderContext:
+    """Settled when the prompt was rendered, or made of the client's own request where it came with a prompt.
+
+    Raises InvalidRequest where the model cannot read what the client wants to be read.
+    """
+    job, data = claim.job, json.loads(claim.payloads["context"])
+    if RENDER in job.stages:
+        return context_from_json(data)
+    prompt = unpack_token_ids(claim.payloads["prompt"])
+    return derendering.describe(
+        profile,
+        "generate",
+        GENERATE.read({**data, "token_ids": prompt}),
+        response_id=request_id_of(job, data),
+        created=int(job.created_at),
+        prompt_token_ids=prompt,
+        template_arguments={},
+    )
