@@ -268,15 +268,16 @@ def test_log_probabilities_come_with_the_text() -> None:
     deltas = (
         ChoiceDelta(0, (Text("a"), Logprobs((POSITION,))), (5,), 1),
         ChoiceDelta(0, (Logprobs((POSITION,)),), (5,), 2),
-        ChoiceDelta(0, (Text("a"), Logprobs((POSITION,)), Text("b"), Finish("stop")), (5,), 3),
+        ChoiceDelta(0, (Text("a"), Logprobs((POSITION,)), Text("b")), (5,), 3),
+        ChoiceDelta(0, (Logprobs((POSITION,)), Finish("stop")), (5,), 4),
     )
     about = context(top_logprobs=1, **INCLUDE)
     one = {**SHOWN, "top_logprobs": [SHOWN]}
     chunks = streamed(about, *deltas)
     told = [(c["delta"], c["logprobs"]) for c in chunks if c["type"] == "response.output_text.delta"]
-    assert told == [("a", [one]), ("", [one]), ("ab", [one])]
+    assert told == [("a", [one]), ("", [one]), ("ab", [one]), ("", [one])]
     for answer in (chunks[-1]["response"], response(about, *deltas)):
-        assert answer["output"][0]["content"][0]["logprobs"] == [one] * 3
+        assert answer["output"][0]["content"][0]["logprobs"] == [one] * 4
         assert answer["top_logprobs"] == 1
     every = response(context(top_logprobs=-1, **INCLUDE), *deltas)["output"][0]["content"][0]["logprobs"][0]
     assert every["top_logprobs"] == [SHOWN, OTHER]
@@ -380,7 +381,7 @@ def test_one_shot_answers_have_whole_calls_only() -> None:
     [
         {"sent": [1]},
         {"sent": [1, -1]},
-        {"sent": [True, 0]},
+        {"sent": [True, 1]},
         {"open": ["essay", 0, "", ""]},
         {"open": ["message"]},
         {"open": ["function_call", 0, 5, ""]},
