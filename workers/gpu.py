@@ -33,8 +33,17 @@ from workers.runtime import Runtime, bind, serve
 log = get_logger(__name__)
 
 HEALTH_INTERVAL_S = 3.0
-OF_PROMPT = frozenset({"prompt_logprobs", "prompt_token_id_logprobs", "prompt_token_ids", "mm_placeholders"})
-"""What an engine says of the prompt, which is another one when a choice is continued."""
+OF_WHOLE = frozenset(
+    {
+        "prompt_logprobs",
+        "prompt_token_id_logprobs",
+        "prompt_token_ids",
+        "mm_placeholders",
+        "routed_experts",
+        "weight_versions",
+    }
+)
+"""What an engine says of its whole prompt and output, which are others when a choice is continued."""
 
 
 class Slots:
@@ -236,7 +245,7 @@ async def _pump(
     async for chunk in chunks:
         if index is not None:
             # A continued choice is the only one of its request, and its prompt holds what came before.
-            extra = {name: value for name, value in (chunk.extra or {}).items() if name not in OF_PROMPT}
+            extra = {name: value for name, value in (chunk.extra or {}).items() if name not in OF_WHOLE}
             chunk = TokenChunk(
                 index=index,
                 token_ids=chunk.token_ids,

@@ -125,6 +125,7 @@ class ParserArguments(WireModel):
 class GenerateBody(GenerateRequest):
     """The body of `POST /inference/v1/generate`."""
 
+    request_id: str = Field("", max_length=512)
     token_ids: list[TokenId] = Field(min_length=1)
     # Typed as what the checks make of them; the engine's own request takes any object.
     sampling_params: SamplingParams  # type: ignore[assignment]
