@@ -61,6 +61,9 @@ class Endpoint:
     stages: tuple[Stage, ...]
 
 
+STORED_DERENDER: Final = Endpoint("/v1/jobs/{id}/derender", "stored", (DERENDER,))
+"""Reads what an earlier job generated."""
+
 ENDPOINTS: Final[dict[str, Endpoint]] = {
     endpoint.path: endpoint
     for endpoint in (
@@ -73,6 +76,8 @@ ENDPOINTS: Final[dict[str, Endpoint]] = {
         Endpoint("/v1/messages/render", "anthropic", (RENDER,)),
         # Where only token ids are wanted, the derender stage falls away.
         Endpoint("/inference/v1/generate", "generate", (GENERATE, DERENDER)),
+        Endpoint("/v1/responses/derender", "openai_responses", (DERENDER,)),
+        Endpoint("/v1/messages/derender", "anthropic", (DERENDER,)),
         Endpoint("/tokenize", "tokenize", (RENDER,)),
         Endpoint("/detokenize", "detokenize", (RENDER,)),
     )

@@ -94,8 +94,11 @@ class MemoryStore:
             self._watch.pop((held.job.id, stage), None)
             if record.state == "running":
                 self._inboxes[record.owner].append(f"x {held.job.id} {status}".encode())
-        held.payloads.clear()
-        held.tokens.clear()
+        if held.job.detached:
+            held.payloads = {name: held.payloads[name] for name in ("prompt", "context") if name in held.payloads}
+        else:
+            held.payloads.clear()
+            held.tokens.clear()
 
     def _held(self, job_id: str, stage: Stage, owner: str) -> _Held:
         held = self._jobs.get(job_id)

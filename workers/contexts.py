@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from tasks.protocol.derender import DerenderContext, context_from_json
 from tasks.protocol.generate import unpack_token_ids
 from tasks.specs import RENDER
-from tasks.store import Claim
+from tasks.store import Job
 from workers import derendering
 from workers.catalog import ModelProfile
 from workers.generate_answers import request_id_of
 from workers.surfaces.generate import GENERATE
 
 
-def read_context(profile: ModelProfile, claim: Claim) -> DerenderContext:
+def read_context(profile: ModelProfile, job: Job, payloads: Mapping[str, bytes]) -> DerenderContext:
     """Settled when the prompt was rendered, or made of the client's own request where it came with a prompt.
 
     Raises InvalidRequest where the model cannot read what the client wants to be read.
     """
-    job, data = claim.job, json.loads(claim.payloads["context"])
+    data = json.loads(payloads["context"])
     if RENDER in job.stages:
         return context_from_json(data)
-    prompt = unpack_token_ids(claim.payloads["prompt"])
+    prompt = unpack_token_ids(payloads["prompt"])
     return derendering.describe(
         profile,
         "generate",

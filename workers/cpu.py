@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 
 from tasks.app import cpu_queues, create_app
-from tasks.protocol.base import compact_json
+from tasks.errors import JobNotFound
+from tasks.protocol.base import JsonObject, compact_json
 from tasks.protocol.derender import context_to_json
 from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
-from tasks.specs import DERENDER_ALONE_TASK, DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK
+from tasks.specs import DERENDER_ALONE_TASK, DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK, STORED_DERENDER
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
-from workers.catalog import Catalog
+from workers.catalog import Catalog, ModelProfile
 from workers.contexts import read_context
-from workers.derender_answers import derender_request
+from workers.derender_answers import derender_request, other_reader, read_otherwise
 from workers.following import Followers
 from workers.prompts import prepare
 from workers.render_answers import RENDER_ANSWERS
@@ -63,7 +64,7 @@ def render(claim: Claim) -> Commit:
 def derender(claim: Claim) -> Commit:
     """All of a job's token chunks to its answer."""
     profile = catalog.get(claim.job.model)
-    context = read_context(profile, claim)
+    context = read_context(profile, claim.job, claim.payloads)
     entries = runtime.wait(runtime.store.read_tokens(claim.job.id, 0))
     response = derendering.respond(
         profile,
@@ -77,11 +78,32 @@ def derender(claim: Claim) -> Commit:
 def derender_alone(claim: Claim) -> Commit:
     """A derender route's body to its answer."""
     job = claim.job
+    profile = catalog.get(job.model)
     body = json.loads(claim.payloads["request"])
-    answer = derender_request(
-        catalog.get(job.model), ENDPOINTS[job.endpoint].surface, body, created=int(job.created_at)
-    )
+    if job.endpoint == STORED_DERENDER.path:
+        answer = _derender_stored(profile, body)
+    else:
+        answer = derender_request(profile, ENDPOINTS[job.endpoint].surface, body, created=int(job.created_at))
     return Commit(events=[event_line("r", compact_json(answer))], done=True, status=Status.SUCCEEDED)
+
+
+def _derender_stored(profile: ModelProfile, body: JsonObject) -> JsonObject:
+    """What an earlier job generated, read again."""
+    store, source_id = runtime.store, body["source"]
+    source = runtime.wait(store.get(source_id))
+    stored = {name: runtime.wait(store.payload(source_id, name)) for name in ("prompt", "context")}
+    payloads = {name: value for name, value in stored.items() if value is not None}
+    entries = runtime.wait(store.read_tokens(source_id, 0))
+    if source is None or len(payloads) < len(stored) or not entries:
+        raise JobNotFound(f"Nothing is kept of what {source_id!r} generated.", param="id")
+    own = catalog.get(source.model)
+    reader = other_reader(profile, own, body)
+    return derendering.respond(
+        reader,
+        read_otherwise(read_context(own, source, payloads), reader),
+        unpack_token_ids(payloads["prompt"]),
+        [chunk_from_json(json.loads(entry.data)) for entry in entries],
+    )
 
 
 settings = load_settings()

@@ -37,7 +37,7 @@ from tasks.protocol.generate_answers import (
     prompt_counts,
 )
 from tasks.telemetry import get_logger
-from workers import derendering
+from workers import derendering, parsing
 from workers.catalog import ModelProfile
 from workers.surfaces.base import load_surface
 
@@ -51,6 +51,8 @@ REQUESTS: dict[str, type[DerenderRequest]] = {
 }
 PARSED = frozenset({"openai_chat", "openai_responses", "anthropic"})
 """Surfaces whose answers have reasoning and calls."""
+SINGLE = frozenset({"openai_responses", "anthropic"})
+"""Surfaces whose answers have one choice."""
 EMPTY: dict[str, JsonObject] = {
     "openai_chat": {"messages": [{"role": "user", "content": ""}]},
     "openai_completions": {"prompt": " ", "logprobs": None},
@@ -85,6 +87,8 @@ def _derender_whole(
     several = isinstance(request, CompletionDerenderRequest)
     name = "generate_responses" if several else "generate_response"
     raw: list[JsonObject] = body[name] if several else [body[name]]
+    if surface in SINGLE and len(request.responses[0].choices) != 1:
+        raise InvalidRequest(f"{name}.choices must have one choice", param=f"{name}.choices")
     for place, response in enumerate(request.responses):
         _check_size(profile, response, f"{name}.{place}" if several else name)
     answers: list[JsonObject] = []
@@ -102,7 +106,6 @@ def _derender_whole(
             context,
             n=len(response.choices),
             first_index=first_index,
-            stream=False,
             prompt_tokens=counted,
             prompt_token_ids=context.prompt_token_ids and tuple(response.prompt_token_ids or prompt or ()),
         )
@@ -148,6 +151,9 @@ def _joined_answers(answers: list[JsonObject]) -> JsonObject:
     for name, value in transfer.items():
         if any(answer[name] != value for answer in answers):
             transfer[name] = None
+    cached = [details["cached_tokens"] for answer in answers if (details := answer["usage"]["prompt_tokens_details"])]
+    if cached:
+        usage["prompt_tokens_details"] = {**(usage["prompt_tokens_details"] or {}), "cached_tokens": sum(cached)}
     choices = [choice for answer in answers for choice in answer["choices"]]
     return {**first, **transfer, "choices": choices, "usage": usage, "metrics": None}
 
@@ -163,8 +169,13 @@ def _derender_event(
     if request.stream_state is None:
         context, state = _begin(profile, surface, request, body, created)
     else:
-        context, state = _resume(profile, surface, request.stream_state)
+        try:
+            context, state = _resume(profile, surface, request.stream_state)
+        except InvalidState as error:
+            error.param = "stream_state"
+            raise
     chunks: list[JsonObject] = []
+    was_done = state.done
     if choice is not None:
         begun = state.choices[0].completion_tokens > 0 or state.choices[0].finished
         if begun and choice["index"] != context.first_index:
@@ -185,7 +196,10 @@ def _derender_event(
         except Exception as error:
             # The state came from outside, and may be such as no stream ever leads to.
             log.info("stream_state_refused", exc_info=error)
-            raise InvalidState from error
+            raise InvalidState(param="stream_state") from error
+        if state.done and surface in SINGLE and not was_done:
+            surface_state, last = load_surface(surface).finish(context, state.surface)
+            state, chunks = replace(state, surface=surface_state), [*chunks, *last]
     answer = EVENTS[surface](context, state, chunks, event, choice)
     if request.stream_state is None:
         context = replace(context, parse=_carried(context.parse), prompt_token_ids=None, prompt_text=None)
@@ -213,7 +227,6 @@ def _begin(
     context = replace(
         context,
         n=1,
-        stream=True,
         # Usage comes where the engine's events have it.
         include_usage=False,
         continuous_usage=False,
@@ -319,9 +332,7 @@ def _own_events(
     event: JsonObject,
     choice: JsonObject | None,
 ) -> JsonObject:
-    """The client protocol's own events; a protocol that ends a stream with some does so when its choice has finished."""
-    if choice is not None and state.done and chunks:
-        chunks = [*chunks, *load_surface(context.surface).finish(context, state.surface)[1]]
+    """The client protocol's own events, of which one call may have several."""
     return {"chunks": chunks}
 
 
@@ -353,6 +364,42 @@ def _usage(context: DerenderContext, state: derendering.DerenderState, event: Js
     }
 
 
+# ---- generations that are stored ---------------------------------------------------------------------
+
+
+def other_reader(profile: ModelProfile, own: ModelProfile, body: JsonObject) -> ModelProfile:
+    """The profile that reads what `own` generated: `profile`, or it with the parsers that the body names.
+
+    Raises InvalidRequest for a parser that nobody registered, and for a model with another tokenizer.
+    """
+    if profile.tokenizer.fingerprint != own.tokenizer.fingerprint:
+        raise InvalidRequest(
+            f"The model {profile.name!r} has another tokenizer than {own.name!r}, which generated the tokens",
+            param="model",
+        )
+    named: JsonObject = {name: body[name] for name in ("tool_parser", "reasoning_parser") if name in body}
+    if not named:
+        return profile
+    settings = profile.settings.model_copy(update=named)
+    try:
+        table = parsing.load_format(settings.tool_parser, settings.reasoning_parser)
+    except ValueError as error:
+        raise InvalidRequest(str(error), param=" or ".join(named)) from error
+    return replace(profile, settings=settings, parser=parsing.bind(table, profile.tokenizer.added_tokens))
+
+
+def read_otherwise(context: DerenderContext, reader: ModelProfile) -> DerenderContext:
+    """The context of a whole answer that another profile reads."""
+    return replace(
+        context,
+        stream=False,
+        tool_parser=reader.settings.tool_parser is not None,
+        reasoning_parser=reader.settings.reasoning_parser is not None,
+        call_ids=reader.parser.format.call_ids,
+        system_fingerprint=f"tokenyard-{reader.fingerprint[:8]}",
+    )
+
+
 # ---- what both share ---------------------------------------------------------------------------------
 
 
@@ -371,12 +418,13 @@ def _describe(
             "would be taken for text",
             param=request.request_field,
         )
-    protocol = load_surface(surface)
+    # What the client itself is told at once or as a stream does not matter here: the derender request says it.
+    asked = {**(EMPTY[surface] if asked is None else asked), "stream": request.stream, "stream_options": None}
     try:
         described = derendering.describe(
             profile,
             surface,
-            protocol.read(EMPTY[surface] if asked is None else asked),
+            load_surface(surface).read(asked),
             response_id=request_id.removeprefix(REQUEST_PREFIX),
             created=created,
             prompt_token_ids=prompt,

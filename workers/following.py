@@ -72,7 +72,7 @@ class Followers:
         job = claim.job
         store = self._runtime.store
         profile = self._catalog.get(job.model)
-        context = read_context(profile, claim)
+        context = read_context(profile, claim.job, claim.payloads)
         prompt_token_ids = unpack_token_ids(claim.payloads["prompt"])
         offset, state = 0, derendering.start(profile, context, prompt_token_ids)
         if "checkpoint" in claim.payloads:

@@ -1,4 +1,4 @@
-"""Requests as durable jobs: submit, look, follow, fetch the result, cancel."""
+"""Requests as durable jobs: submit, look, follow, fetch the result, read it otherwise, cancel."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from api.errors import envelope_from
 from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.relay import relay_events
-from api.routes.openai import CHAT_EXAMPLE, ERRORS, check
+from api.routes.openai import CHAT_EXAMPLE, ERRORS, check, run
 from api.submissions import submission_for
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
+from tasks.ids import new_id
+from tasks.pipeline import Submission
 from tasks.protocol.base import WireModel, compact_json, invalid_request_from
-from tasks.specs import ENDPOINTS
+from tasks.protocol.derender_requests import StoredDerenderRequest
+from tasks.specs import DERENDER, ENDPOINTS, GENERATE, STORED_DERENDER
 from tasks.store import Job, Status
 
 router = APIRouter(prefix="/v1/jobs", dependencies=[Depends(require_key)], tags=["Jobs"])
 
 EXAMPLE = {"endpoint": "/v1/chat/completions", "body": CHAT_EXAMPLE, "metadata": {"row": "17"}}
+READ_AGAIN = {"tool_parser": "hermes", "reasoning_parser": "qwen3"}
 
 
 class JobRequest(WireModel):
@@ -181,6 +185,37 @@ async def _last_event_id(request: Request, process: Process, job_id: str) -> int
         if after == 0 or await process.store.read_events(job_id, after - 1):
             return after
     raise InvalidRequest("Last-Event-ID must be the id of one of the job's events", param="Last-Event-ID")
+
+
+@router.post("/{job_id}/derender", responses=ERRORS, openapi_extra=body_schema(StoredDerenderRequest, READ_AGAIN))
+async def derender(job_id: str, request: Request) -> Response:
+    """The answer of a job that has ended, made again from the tokens that are kept of it, by other parsers if need be.
+
+    Nothing is generated. Without a body, the model's parsers are those of its settings, as they are now.
+    """
+    process = process_of(request)
+    source = await find(process, job_id)
+    raw = await read_body(request, process.settings.limits.max_body_bytes)
+    try:
+        wanted = StoredDerenderRequest.model_validate(json_object_from(raw) if raw else {})
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
+    if GENERATE not in source.stages or DERENDER not in source.stages:
+        raise InvalidRequest(f"Jobs of {source.endpoint} have no answer that is made of generated tokens", param="id")
+    if not source.status.terminal:
+        raise Conflict(f"The job is {source.status}; it can be read again when it has ended.")
+    model = process.admission.model(wanted.model or source.model)
+    body = compact_json({**wanted.model_dump(exclude_unset=True), "source": source.id})
+    submission = Submission(
+        endpoint=STORED_DERENDER.path,
+        model=model.name,
+        body=body,
+        stream=False,
+        stages=STORED_DERENDER.stages,
+        listener=process.hub.name,
+        job_id=new_id("job_"),
+    )
+    return await run(request, submission)
 
 
 @router.delete("/{job_id}", responses={404: ERRORS[404]})

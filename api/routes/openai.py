@@ -17,9 +17,16 @@ from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
 from api.submissions import submission_for
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
 from tasks.ids import new_id
+from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
 from tasks.protocol.base import ErrorEnvelope, WireModel, invalid_request_from
-from tasks.protocol.derender_requests import ChatDerenderRequest, CompletionDerenderRequest, DerenderRequest
+from tasks.protocol.derender_requests import (
+    ChatDerenderRequest,
+    CompletionDerenderRequest,
+    DerenderRequest,
+    MessagesDerenderRequest,
+    ResponsesDerenderRequest,
+)
 from tasks.protocol.generate_requests import GenerateBody
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from tasks.protocol.openai_completions import CompletionRequest
@@ -53,7 +60,9 @@ REQUESTS: dict[str, type[WireModel]] = {
     "/v1/completions/render": CompletionRequest,
     "/v1/completions/derender": CompletionDerenderRequest,
     "/v1/responses/render": ResponsesRequest,
+    "/v1/responses/derender": ResponsesDerenderRequest,
     "/v1/messages/render": MessagesRequest,
+    "/v1/messages/derender": MessagesDerenderRequest,
     "/inference/v1/generate": GenerateBody,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
@@ -84,10 +93,15 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
     if GENERATE in endpoint.stages and (request_id := request.headers.get("x-request-id")):
         body["request_id"] = request_id
     model, parsed = check(process, endpoint, body)
-    job_id = new_id("job_")
-    submission = submission_for(endpoint, model, parsed, raw, body, listener=process.hub.name, job_id=job_id)
-    await process.admission.require_workers(submission.stages, model.name, "interactive")
-    subscription = process.hub.subscribe(job_id)
+    submission = submission_for(endpoint, model, parsed, raw, body, listener=process.hub.name, job_id=new_id("job_"))
+    return await run(request, submission)
+
+
+async def run(request: Request, submission: Submission) -> Response:
+    """Submit a job and answer with what it answers; it is cancelled when its client goes away."""
+    process = process_of(request)
+    await process.admission.require_workers(submission.stages, submission.model, "interactive")
+    subscription = process.hub.subscribe(submission.job_id)
     try:
         await process.pipeline.submit(submission)
         if not submission.stream:

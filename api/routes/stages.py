@@ -48,6 +48,32 @@ _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "/v1/responses/derender": (
+        "An engine's answer as a response, or one event of its stream as the response's next events.",
+        {
+            "model": "smollm2",
+            "generate_response": {
+                "request_id": "generate-tokens-resp_1",
+                "choices": [{"index": 0, "token_ids": [19556, 28], "finish_reason": "length"}],
+            },
+            "responses_request": {"input": "Hi"},
+        },
+    ),
+    "/v1/messages/derender": (
+        "An engine's answer as an Anthropic message, or one event of its stream as the message's next events.",
+        {
+            "model": "smollm2",
+            "generate_response": {
+                "request_id": "generate-tokens-chatcmpl-1",
+                "choices": [{"index": 0, "token_ids": [19556, 28], "finish_reason": "length"}],
+            },
+            "messages_request": {
+                "model": "smollm2",
+                "max_tokens": 2,
+                "messages": [{"role": "user", "content": "Hi"}],
+            },
+        },
+    ),
     "/tokenize": ("A text, or a chat, as token ids.", {"model": "smollm2", "prompt": "Once upon a time"}),
     "/detokenize": ("Token ids as text.", {"model": "smollm2", "tokens": [504, 2365]}),
 }

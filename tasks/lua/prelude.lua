@@ -50,10 +50,11 @@ local function send(id, stage, queue, body, lost_after, again)
   redis.call('ZADD', 'ty:watch', num(now + lost_after), id .. '|' .. stage)
 end
 
--- End a job: its last events, its stages' owners told, its working data dropped, what remains kept for its ttl.
+-- End a job: its last events, its stages' owners told, its working data dropped, what remains kept for its ttl. Of a
+-- detached job remains what was generated, and what its reading depends on.
 local function conclude(id, status, failure, lines)
   local job = job_key(id)
-  local head = redis.call('HMGET', job, 'stages', 'ttl')
+  local head = redis.call('HMGET', job, 'stages', 'ttl', 'detached')
   redis.call('HSET', job, 'status', status, 'ended', num(now))
   if failure ~= '' then redis.call('HSET', job, 'error', failure) end
   lines[#lines + 1] = status == 'succeeded' and 'd{}' or 'e' .. failure
@@ -67,6 +68,11 @@ local function conclude(id, status, failure, lines)
   local ttl = tonumber(head[2])
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', 'ty:events:' .. id, ttl)
-  redis.call('DEL', 'ty:tokens:' .. id, payload_key(id, 'request'), payload_key(id, 'prompt'),
-    payload_key(id, 'generate'), payload_key(id, 'context'), payload_key(id, 'checkpoint'))
+  redis.call('DEL', payload_key(id, 'request'), payload_key(id, 'generate'), payload_key(id, 'checkpoint'))
+  local generation = {'ty:tokens:' .. id, payload_key(id, 'prompt'), payload_key(id, 'context')}
+  if head[3] == '1' then
+    for _, key in ipairs(generation) do redis.call('EXPIRE', key, ttl) end
+  else
+    redis.call('DEL', unpack(generation))
+  end
 end

@@ -13,9 +13,9 @@ unchanged; responses and messages, which it does not derender, follow them.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tasks.protocol.base import JsonObject, WireModel, refuse
 from tasks.protocol.generate_answers import Count, TokenId, TokensResponse, TokensStreamResponse
@@ -135,10 +135,17 @@ def _refuse_repeats(response: TokensResponse, name: str) -> None:
         raise refuse(f"{name}.choices", "two choices have the same index")
 
 
+FormatName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+"""The name of a registered format: a client names no files."""
+
+
 class StoredDerenderRequest(WireModel):
     """The body of `POST /v1/jobs/{id}/derender`: what is to be read otherwise than the model's settings say."""
 
+    source: str = ""
+    """The job's id; the route sets it."""
     model: str | None = None
     """Another served model, whose parsers read the tokens; it must have the same tokenizer."""
-    tool_parser: str | None = None
-    reasoning_parser: str | None = None
+    tool_parser: FormatName | None = None
+    reasoning_parser: FormatName | None = None
+    """Names of formats; null for none at all, and left out for the model's own."""

@@ -26,7 +26,7 @@ from tests.peer.reference import (
     spaced,
     started,
 )
-from tests.peer.test_derender_parity import summed
+from tests.peer.test_derendering_parity import summed
 from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of
 from workers import derendering
 from workers.catalog import ModelProfile
