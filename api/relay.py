@@ -53,6 +53,8 @@ class Hub:
                 message = parse_message(raw)
                 for subscription in self._subscriptions.get(message.job_id, ()):
                     subscription.feed(message.first_seq, message.records)
+            # Whoever has been waiting for these answers first; asking for more takes as long as answering does.
+            await asyncio.sleep(0)
 
     def subscribe(self, job_id: str, after: int = 0) -> Subscription:
         """A job's events with sequence numbers above `after`; subscribe before the job can have any, close at the end."""
@@ -94,6 +96,10 @@ class Subscription:
 
     def suspect_gap(self) -> None:
         self._gap = True
+        self._arrived.set()
+
+    def wake(self) -> None:
+        """Let whoever waits for events look around."""
         self._arrived.set()
 
     async def next(self, wait_s: float) -> list[Entry]:
@@ -147,16 +153,15 @@ async def await_answer(request: Request, subscription: Subscription, pipeline: P
         Cancelled: the client went away.
     """
     gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(lambda _: subscription.wake())
     answer: bytes | None = None
     try:
         while not subscription.ended:
-            coming = asyncio.create_task(subscription.next(SILENCE_S))
-            await asyncio.wait({coming, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() and not coming.done():
-                coming.cancel()
+            events = await subscription.next(SILENCE_S)
+            if gone.done() and not events:
                 await pipeline.cancel(subscription.job_id)
                 raise Cancelled()
-            for entry in await coming:
+            for entry in events:
                 if entry.data[:1] == b"r":
                     answer = entry.data[1:]
                 elif entry.data[:1] == b"e":
