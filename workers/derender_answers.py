@@ -11,7 +11,7 @@ request's tools, never with the output, so that each event costs the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -200,7 +200,7 @@ def _derender_event(
         if state.done and surface in SINGLE and not was_done:
             surface_state, last = load_surface(surface).finish(context, state.surface)
             state, chunks = replace(state, surface=surface_state), [*chunks, *last]
-    answer = EVENTS[surface](context, state, chunks, event, choice)
+    answer = EVENTS[surface](_Told(context, state, chunks, event, told=choice is not None))
     if request.stream_state is None:
         context = replace(context, parse=_carried(context.parse), prompt_token_ids=None, prompt_text=None)
     answer["stream_state"] = {**derendering.dump(context, state), "context": context_to_json(context)}
@@ -249,57 +249,50 @@ def _carried(parse: JsonObject) -> JsonObject:
     return {name: parse[name] for name in ("tool_choice", "include_reasoning") if name in parse}
 
 
-def _chat_event(
-    context: DerenderContext,
-    state: derendering.DerenderState,
-    chunks: list[JsonObject],
-    event: JsonObject,
-    choice: JsonObject | None,
-) -> JsonObject:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one event of an engine's stream led to: the client's chunks, if it was about a choice (`told`)."""
+
+    context: DerenderContext
+    state: derendering.DerenderState
+    chunks: list[JsonObject]
+    event: JsonObject
+    told: bool
+
+
+def _chat_event(said: _Told) -> JsonObject:
     delta: JsonObject = {"role": None, "content": None, "reasoning": None}
     told: JsonObject = {}
     shared: JsonObject = {}
-    for chunk in chunks:
+    for chunk in said.chunks:
         shared |= {name: value for name, value in chunk.items() if value is not None}
         for part in chunk["choices"]:
             told |= {name: value for name, value in part.items() if value is not None}
             more = part["delta"]
             content = (delta["content"] or "") + more["content"] if more.get("content") else delta["content"]
             delta |= more | {"content": content}
-    choices = [] if choice is None else [{**CHAT_CHOICE, "index": context.first_index, **told, "delta": delta}]
-    return _one_chunk("chat.completion.chunk", context, state, event, shared, choices)
+    choice = {**CHAT_CHOICE, "index": said.context.first_index, **told, "delta": delta}
+    return _one_chunk("chat.completion.chunk", said, shared, [choice] if said.told else [])
 
 
-def _completion_event(
-    context: DerenderContext,
-    state: derendering.DerenderState,
-    chunks: list[JsonObject],
-    event: JsonObject,
-    choice: JsonObject | None,
-) -> JsonObject:
-    shared = chunks[0] if chunks else {}
-    told = shared["choices"][0] if chunks else {}
-    choices = [] if choice is None else [{**TEXT_CHOICE, "index": context.first_index, **told}]
-    return _one_chunk("text_completion", context, state, event, shared, choices)
+def _completion_event(said: _Told) -> JsonObject:
+    shared = said.chunks[0] if said.chunks else {}
+    told = shared["choices"][0] if said.chunks else {}
+    choice = {**TEXT_CHOICE, "index": said.context.first_index, **told}
+    return _one_chunk("text_completion", said, shared, [choice] if said.told else [])
 
 
-def _one_chunk(
-    kind: str,
-    context: DerenderContext,
-    state: derendering.DerenderState,
-    event: JsonObject,
-    shared: JsonObject,
-    choices: list[JsonObject],
-) -> JsonObject:
+def _one_chunk(kind: str, said: _Told, shared: JsonObject, choices: list[JsonObject]) -> JsonObject:
+    context = said.context
     chunk = {
         "id": context.response_id,
         "object": kind,
         "created": context.created,
         "model": context.model,
         "choices": choices,
-        "usage": _usage(context, state, event),
+        "usage": _usage(context, said.state, said.event),
         "system_fingerprint": shared.get("system_fingerprint"),
-        "metrics": event.get("metrics"),
+        "metrics": said.event.get("metrics"),
         "kv_transfer_params": shared.get("kv_transfer_params"),
     }
     if kind == "chat.completion.chunk":
@@ -325,21 +318,12 @@ TEXT_CHOICE: JsonObject = {
 }
 
 
-def _own_events(
-    context: DerenderContext,
-    state: derendering.DerenderState,
-    chunks: list[JsonObject],
-    event: JsonObject,
-    choice: JsonObject | None,
-) -> JsonObject:
+def _own_events(said: _Told) -> JsonObject:
     """The client protocol's own events, of which one call may have several."""
-    return {"chunks": chunks}
+    return {"chunks": said.chunks}
 
 
-EventAnswer = Callable[
-    [DerenderContext, derendering.DerenderState, list[JsonObject], JsonObject, JsonObject | None], JsonObject
-]
-EVENTS: dict[str, EventAnswer] = {
+EVENTS: dict[str, Callable[[_Told], JsonObject]] = {
     "openai_chat": _chat_event,
     "openai_completions": _completion_event,
     "openai_responses": _own_events,

@@ -135,30 +135,9 @@ def chunk_from_choice(
     )
 
 
-def choice_from_chunk(chunk: TokenChunk) -> JsonObject:
-    """The chunk's choice, as the generate route writes it."""
-    extra = chunk.extra or {}
-    return {
-        "index": chunk.index,
-        "finish_reason": chunk.finish_reason,
-        "stop_reason": chunk.stop_reason,
-        "token_ids": list(chunk.token_ids),
-        **{name: extra.get(name) for name in EXTRA_OF_CHOICE},
-        "logprobs": None if chunk.logprobs is None else {"content": [_entry(p) for p in chunk.logprobs]},
-    }
-
-
 def _position(entry: Mapping[str, Any]) -> PositionLogprobs:
     return PositionLogprobs(_candidate(entry), tuple(_candidate(top) for top in entry.get("top_logprobs") or ()))
 
 
 def _candidate(entry: Mapping[str, Any]) -> CandidateLogprob:
     return CandidateLogprob(entry["token_id"], entry["logprob"], entry.get("rank"))
-
-
-def _entry(position: PositionLogprobs) -> JsonObject:
-    return {**_row(position.sampled), "top_logprobs": [_row(candidate) for candidate in position.top]}
-
-
-def _row(candidate: CandidateLogprob) -> JsonObject:
-    return {"token_id": candidate.token_id, "logprob": candidate.logprob, "rank": candidate.rank}

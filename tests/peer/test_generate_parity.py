@@ -22,24 +22,10 @@ import pytest
 from tests.conftest import RedisServer
 from tests.integration.harness import Yard
 from tests.peer.serving import serve_vllm
+from tests.peer.test_yard_parity import WEATHER
 
 QWEN3 = Path.home() / ".cache" / "tiny-qwen3"
 GENERATE = "/inference/v1/generate"
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string", "enum": ["Zürich", "Kyoto"]},
-                "days": {"type": "integer", "minimum": 1, "maximum": 9},
-            },
-            "required": ["city", "days"],
-            "additionalProperties": False,
-        },
-    },
-}
 CHAT = {"model": "qwen3", "messages": [{"role": "user", "content": "Weather in Zürich for 3 days?"}]}
 RANDOM = {"temperature": 0.8, "seed": 5}
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.anthropic import ContentBlock, Message, MessagesRequest, OutputConfig, Tool
 from tasks.protocol.base import JsonObject, invalid_request_from
-from tasks.protocol.conversation import Conversation, count_tool_calls
+from tasks.protocol.conversation import Conversation
 from tasks.protocol.derender import DerenderContext
 from workers.surfaces.anthropic_answers import (
     MessageState,
@@ -33,7 +33,7 @@ from workers.surfaces.anthropic_answers import (
     tell_delta,
     tell_end,
 )
-from workers.surfaces.base import AnswerFacts, ChoiceDelta
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, parse_context
 
 _BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a block that differs with every request of one client and would defeat prefix caches."""
@@ -102,14 +102,7 @@ class AnthropicMessages:
             stops=tuple(request.stop_sequences or ()),
             stop_token_ids=facts.stop_token_ids,
             skip_special_tokens=facts.skip_special_tokens,
-            parse={
-                "tools": None if conversation.tools is None else list(conversation.tools),
-                "tool_choice": conversation.tool_choice,
-                "parallel_tool_calls": conversation.parallel_tool_calls,
-                "include_reasoning": conversation.include_reasoning,
-                "chat_template_kwargs": facts.template_arguments,
-                "history_tool_call_cnt": count_tool_calls(conversation),
-            },
+            parse=parse_context(conversation, facts),
             tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
             call_ids=facts.call_ids,
             tool_parser=facts.tool_parser,

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from tasks.errors import InvalidRequest
 from tasks.protocol.base import JsonObject
-from tasks.protocol.conversation import Conversation
+from tasks.protocol.conversation import Conversation, count_tool_calls
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Event
 
@@ -168,3 +168,15 @@ def call_id_of(context: DerenderContext, choice: int, call: int) -> str:
     """An id for a call that came without one; the same whenever the answer is made again."""
     digest = hashlib.sha256(f"{context.response_id}:{choice}:{call}".encode()).hexdigest()
     return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:16]}"
+
+
+def parse_context(conversation: Conversation, facts: AnswerFacts) -> JsonObject:
+    """What reading the answer depends on of its conversation: vLLM's parse context."""
+    return {
+        "tools": None if conversation.tools is None else list(conversation.tools),
+        "tool_choice": conversation.tool_choice,
+        "parallel_tool_calls": conversation.parallel_tool_calls,
+        "include_reasoning": conversation.include_reasoning,
+        "chat_template_kwargs": facts.template_arguments,
+        "history_tool_call_cnt": count_tool_calls(conversation),
+    }

@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, invalid_request_from
-from tasks.protocol.conversation import Conversation, Tokenization, count_tool_calls
+from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Finish
 from tasks.protocol.openai_chat import ChatCompletionRequest
-from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta
+from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta, parse_context
 from workers.surfaces.chat_messages import FoldedMessage, logprobs_of, message_delta
 
 
@@ -112,14 +112,7 @@ class OpenAIChat:
             prompt_token_ids=facts.prompt_token_ids if request.return_token_ids else None,
             include_usage=include_usage,
             continuous_usage=include_usage and bool(options and options.continuous_usage_stats),
-            parse={
-                "tools": None if conversation.tools is None else list(conversation.tools),
-                "tool_choice": conversation.tool_choice,
-                "parallel_tool_calls": conversation.parallel_tool_calls,
-                "include_reasoning": conversation.include_reasoning,
-                "chat_template_kwargs": facts.template_arguments,
-                "history_tool_call_cnt": count_tool_calls(conversation),
-            },
+            parse=parse_context(conversation, facts),
             # A call that was cut off must not look whole in an answer that comes at once.
             tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
             call_ids=facts.call_ids,

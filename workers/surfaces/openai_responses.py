@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject, invalid_request_from
-from tasks.protocol.conversation import Conversation, Tokenization, count_tool_calls
+from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.openai_responses import ResponsesRequest
-from workers.surfaces.base import AnswerFacts, ChoiceDelta
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, parse_context
 from workers.surfaces.openai_responses_answers import (
     FIELDS,
     LOGPROBS,
@@ -114,14 +114,7 @@ class OpenAIResponses:
             skip_special_tokens=facts.skip_special_tokens if skip is None else skip,
             spaces_between_special_tokens=request.spaces_between_special_tokens,
             logprobs=_candidates(request),
-            parse={
-                "tools": None if conversation.tools is None else list(conversation.tools),
-                "tool_choice": conversation.tool_choice,
-                "parallel_tool_calls": conversation.parallel_tool_calls,
-                "include_reasoning": conversation.include_reasoning,
-                "chat_template_kwargs": facts.template_arguments,
-                "history_tool_call_cnt": count_tool_calls(conversation),
-            },
+            parse=parse_context(conversation, facts),
             tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
             call_ids=facts.call_ids,
             tool_parser=facts.tool_parser,
