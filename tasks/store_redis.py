@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, cast
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, RedisError, TimeoutError
+from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, RedisError, ResponseError, TimeoutError
 
 from tasks.errors import BrokerUnavailable, Cancelled, Conflict, QueueFull, error_to_json
 from tasks.protocol.base import JsonObject, compact_json
@@ -110,6 +110,9 @@ def commit_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, 
     )
 
 
+ANSWER_TIMEOUT_S = 20.0
+
+
 class RedisStore:
     """`JobStore` over one Redis database, which is the broker's as well."""
 
@@ -117,7 +120,8 @@ class RedisStore:
         self._settings = settings
         self._queue = settings.queue
         self._patience_s = patience_s
-        self._redis = connect(settings.redis_url)
+        self._redis = connect(settings.redis_url, blocking=True)
+        self._connection: Any = None
         self._sources = load_scripts()
         self._shas: dict[str, str] = {}
         self._pending: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
@@ -151,12 +155,15 @@ class RedisStore:
             self._flusher = None
 
     async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        if len(commands) == 1:
-            return [await self._redis.execute_command(*commands[0])]
-        pipeline = self._redis.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        return await pipeline.execute(raise_on_error=False)
+        """Each command's answer, or the error that Redis answers it with.
+
+        There is one exchange at a time, over one connection: what a client does around a command takes as long as the
+        command.
+        """
+        if self._connection is None:
+            self._connection = await self._redis.connection_pool.get_connection()
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await _exchange(self._connection, commands)
 
     async def _call(self, *command: Any) -> Any:
         give_up_at = time.monotonic() + self._patience_s
@@ -316,7 +323,7 @@ class RedisStore:
 
     async def _read(self, key: str, after: int) -> list[Entry]:
         rows = await self._call("XRANGE", key, f"({after}-0" if after else "-", "+")
-        return [Entry(int(_text(seq).split("-")[0]), next(iter(fields.values()))) for seq, fields in rows]
+        return [Entry(int(_text(seq).split("-")[0]), fields[1]) for seq, fields in rows]
 
     async def queued(self, queues: Sequence[str]) -> list[int]:
         return [int(n) for n in await asyncio.gather(*(self._call("LLEN", queue) for queue in queues))]
@@ -365,6 +372,7 @@ class RedisBus:
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._redis = connect(settings.redis_url, blocking=True)
+        self._connection: Any = None
         self._key = f"ty:bus:{name}"
 
     async def receive(self, wait_s: float) -> list[bytes]:
@@ -374,13 +382,35 @@ class RedisBus:
             ConnectionError: messages may be lost; read the channels again.
         """
         try:
-            answer = await self._redis.execute_command("BLMPOP", wait_s, 1, self._key, "LEFT", "COUNT", 500)
+            if self._connection is None:
+                self._connection = await self._redis.connection_pool.get_connection()
+            command = ("BLMPOP", wait_s, 1, self._key, "LEFT", "COUNT", 500)
+            (answer,) = await _exchange(self._connection, [command])
+            if isinstance(answer, RedisError):
+                raise answer
         except (RedisError, OSError) as error:
             raise OSError(f"the bus broke: {error}") from error
         return cast("list[bytes]", answer[1]) if answer else []
 
     async def close(self) -> None:
         await self._redis.aclose()
+
+
+async def _exchange(connection: Any, commands: list[tuple[Any, ...]]) -> list[Any]:
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        return [await _answer(connection) for _ in commands]
+    except BaseException:
+        # Answers may still be on their way: nobody must take them for those to other commands.
+        await connection.disconnect(nowait=True)
+        raise
+
+
+async def _answer(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def _text(value: Any) -> str:
