@@ -3,6 +3,9 @@
 {"surface": "openai_chat", "model": "qwen3-8b", "response_id": "chatcmpl-01h", "created": 1, "prompt_tokens": 12,
  "stops": ["\\n\\n"], "parse": {"tools": [...], "tool_choice": "auto"}}
 {"v": 1, "fingerprint": "9f2c...", "text": [...], "stop": [...], "parse": [...], "surface": {...}}
+
+A client of the derender routes carries the state as `stream_state`, with the context beside it under `context`: all but
+the prompt and the tools, which the state has no more need of or holds already.
 """
 
 from __future__ import annotations
