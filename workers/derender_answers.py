@@ -109,8 +109,7 @@ def _derender_whole(
             prompt_tokens=counted,
             prompt_token_ids=context.prompt_token_ids and tuple(response.prompt_token_ids or prompt or ()),
         )
-        chunks = list(_chunks(raw[place]))
-        answer = derendering.respond(profile, context, prompt or [], chunks)
+        answer = derendering.respond(profile, context, prompt or [], _chunks(raw[place]))
         if not several:
             _number(answer, response.choices)
         answers.append(answer)
@@ -188,7 +187,7 @@ def _derender_event(
             context = replace(context, first_index=choice["index"])
         _, cached = prompt_counts(event, 0)
         chunk = chunk_from_choice(choice, index=0, extra=present(event, EXTRA_OF_ANSWER), cached_tokens=cached)
-        _check_event(profile, context, state, chunk)
+        _check_event(profile, context, state, request)
         try:
             state, chunks, _ = derendering.step(profile, context, state, chunk)
         except TokenyardError:
@@ -428,9 +427,9 @@ def _check_length(profile: ModelProfile, values: Any, name: str) -> None:
         )
 
 
-def _check_candidates(profile: ModelProfile, choice: JsonObject, name: str) -> None:
+def _check_candidates(profile: ModelProfile, choice: TokensChoice, name: str) -> None:
     most = profile.settings.max_logprobs
-    content = (choice.get("logprobs") or {}).get("content") or ()
+    content = (choice.logprobs or {}).get("content") or ()
     if most >= 0 and any(len(entry.get("top_logprobs") or ()) > most + 1 for entry in content):
         raise InvalidRequest(f"{name} has more than {most} candidates for a position", param=name)
 
@@ -442,22 +441,21 @@ def _check_size(profile: ModelProfile, response: TokensResponse, name: str) -> N
         _check_length(profile, choice.token_ids, f"{at}.token_ids")
         if choice.logprobs is not None:
             _check_length(profile, choice.logprobs.get("content"), f"{at}.logprobs.content")
-            _check_candidates(profile, {"logprobs": choice.logprobs}, f"{at}.logprobs")
+        _check_candidates(profile, choice, f"{at}.logprobs")
     _check_length(profile, response.prompt_logprobs, f"{name}.prompt_logprobs")
     _check_length(profile, response.prompt_token_ids, f"{name}.prompt_token_ids")
 
 
 def _check_event(
-    profile: ModelProfile, context: DerenderContext, state: derendering.DerenderState, chunk: TokenChunk
+    profile: ModelProfile, context: DerenderContext, state: derendering.DerenderState, request: DerenderRequest
 ) -> None:
-    before = context.prompt_tokens + state.choices[0].completion_tokens
-    if before + len(chunk.token_ids) > profile.max_model_len:
+    assert request.generate_chunk is not None
+    (choice,) = request.generate_chunk.choices
+    before, more = context.prompt_tokens + state.choices[0].completion_tokens, len(choice.token_ids or ())
+    if before + more > profile.max_model_len:
         raise InvalidRequest(
-            f"{before} tokens of prompt and output and {len(chunk.token_ids)} more exceed the model's context of "
+            f"{before} tokens of prompt and output and {more} more exceed the model's context of "
             f"{profile.max_model_len}",
             param="generate_chunk",
         )
-    most = profile.settings.max_logprobs
-    if most >= 0 and any(len(position.top) > most + 1 for position in chunk.logprobs or ()):
-        name = "generate_chunk.choices.0.logprobs"
-        raise InvalidRequest(f"{name} has more than {most} candidates for a position", param=name)
+    _check_candidates(profile, choice, "generate_chunk.choices.0.logprobs")

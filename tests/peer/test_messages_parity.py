@@ -22,6 +22,7 @@ from tasks.protocol.generate import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings, ModelSettings
 from tests.contract.test_engine import collect
 from tests.peer.serving import serve_vllm
+from tests.peer.test_yard_parity import WEATHER as CHAT_TOOL
 from workers import derendering
 from workers.catalog import ModelProfile, load_model
 from workers.engines.registry import create_engine
@@ -34,19 +35,11 @@ FOLDERS = {
 PARSERS: dict[str, JsonObject] = {"smollm2": {}, "qwen3": {"tool_parser": "hermes", "reasoning_parser": "qwen3"}}
 MAX_MODEL_LEN = 2048
 
-WEATHER = {
+WEATHER: JsonObject = {
     "name": "get_weather",
     "description": "The weather of a city.",
     "strict": True,
-    "input_schema": {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string", "enum": ["Zürich", "Kyoto"]},
-            "days": {"type": "integer", "minimum": 1, "maximum": 9},
-        },
-        "required": ["city", "days"],
-        "additionalProperties": False,
-    },
+    "input_schema": CHAT_TOOL["function"]["parameters"],
 }
 ANY: JsonObject = {"tools": [WEATHER], "tool_choice": {"type": "any"}, "max_tokens": 200}
 NAMED: JsonObject = ANY | {"tool_choice": {"type": "tool", "name": "get_weather"}}

@@ -23,6 +23,7 @@ from tasks.protocol.generate import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings, ModelSettings
 from tests.contract.test_engine import collect
 from tests.peer.serving import serve_vllm
+from tests.peer.test_yard_parity import WEATHER as CHAT_TOOL
 from workers import derendering
 from workers.catalog import ModelProfile, load_model
 from workers.engines.registry import create_engine
@@ -42,20 +43,12 @@ MODELS: dict[str, tuple[Path, dict[str, Any], tuple[str, ...]]] = {
 """Folder, parsers, and the reference's flags for them."""
 MAX_MODEL_LEN = 2048
 
-WEATHER = {
+WEATHER: JsonObject = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather of a city.",
     "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string", "enum": ["Zürich", "Kyoto"]},
-            "days": {"type": "integer", "minimum": 1, "maximum": 9},
-        },
-        "required": ["city", "days"],
-        "additionalProperties": False,
-    },
+    "parameters": CHAT_TOOL["function"]["parameters"],
 }
 LOGPROBS = {"include": ["message.output_text.logprobs"]}
 NO_THINKING: JsonObject = {"chat_template_kwargs": {"enable_thinking": False}}

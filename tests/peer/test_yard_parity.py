@@ -20,7 +20,7 @@ from tests.peer.serving import serve_vllm
 SMOLLM2 = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
 QWEN3 = Path.home() / ".cache" / "tiny-qwen3"
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

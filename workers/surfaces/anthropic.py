@@ -33,7 +33,7 @@ from workers.surfaces.anthropic_answers import (
     tell_delta,
     tell_end,
 )
-from workers.surfaces.base import AnswerFacts, ChoiceDelta, parse_context
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, parsing_fields
 
 _BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a block that differs with every request of one client and would defeat prefix caches."""
@@ -102,11 +102,7 @@ class AnthropicMessages:
             stops=tuple(request.stop_sequences or ()),
             stop_token_ids=facts.stop_token_ids,
             skip_special_tokens=facts.skip_special_tokens,
-            parse=parse_context(conversation, facts),
-            tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
-            call_ids=facts.call_ids,
-            tool_parser=facts.tool_parser,
-            reasoning_parser=facts.reasoning_parser,
+            **parsing_fields(conversation, facts, stream=bool(request.stream)),
         )
 
     def start(self, context: DerenderContext) -> MessageState:

@@ -170,6 +170,41 @@ def call_id_of(context: DerenderContext, choice: int, call: int) -> str:
     return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:16]}"
 
 
+def reading_fields(request: Any, facts: AnswerFacts) -> JsonObject:
+    """Of a context, what a chat and a completion ask for under the same names: how their tokens become text."""
+    options = request.stream_options
+    include_usage = bool(options and options.include_usage)
+    skip = request.skip_special_tokens
+    return {
+        "n": request.n or 1,
+        "stops": request.stops,
+        "include_stop": request.include_stop_str_in_output,
+        "min_tokens": request.min_tokens,
+        "stop_token_ids": tuple(dict.fromkeys([*(request.stop_token_ids or ()), *facts.stop_token_ids])),
+        "ignore_eos": request.ignore_eos,
+        "skip_special_tokens": facts.skip_special_tokens if skip is None else skip,
+        "spaces_between_special_tokens": request.spaces_between_special_tokens,
+        "tokens_as_ids": bool(request.return_tokens_as_token_ids),
+        "return_token_ids": bool(request.return_token_ids),
+        "prompt_token_ids": facts.prompt_token_ids if request.return_token_ids else None,
+        "include_usage": include_usage,
+        "continuous_usage": include_usage and bool(options and options.continuous_usage_stats),
+        "system_fingerprint": facts.system_fingerprint,
+    }
+
+
+def parsing_fields(conversation: Conversation, facts: AnswerFacts, *, stream: bool) -> JsonObject:
+    """Of a context, what reasoning and calls are read by."""
+    return {
+        "parse": parse_context(conversation, facts),
+        # A call that was cut off must not look whole in an answer that comes at once.
+        "tool_arguments": "stream" if stream and facts.tool_arguments == "stream" else "complete",
+        "call_ids": facts.call_ids,
+        "tool_parser": facts.tool_parser,
+        "reasoning_parser": facts.reasoning_parser,
+    }
+
+
 def parse_context(conversation: Conversation, facts: AnswerFacts) -> JsonObject:
     """What reading the answer depends on of its conversation: vLLM's parse context."""
     return {

@@ -22,7 +22,14 @@ from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Finish
 from tasks.protocol.openai_chat import ChatCompletionRequest
-from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta, parse_context
+from workers.surfaces.base import (
+    OPTION_FIELDS,
+    SAMPLING_FIELDS,
+    AnswerFacts,
+    ChoiceDelta,
+    parsing_fields,
+    reading_fields,
+)
 from workers.surfaces.chat_messages import FoldedMessage, logprobs_of, message_delta
 
 
@@ -85,9 +92,6 @@ class OpenAIChat:
 
     def describe(self, request: ChatCompletionRequest, facts: AnswerFacts) -> DerenderContext:
         """What the answer's form depends on."""
-        options = request.stream_options
-        include_usage = bool(options and options.include_usage)
-        skip = request.skip_special_tokens
         conversation = self.converse(request)
         return DerenderContext(
             surface="openai_chat",
@@ -95,30 +99,12 @@ class OpenAIChat:
             response_id=facts.response_id,
             created=facts.created,
             prompt_tokens=len(facts.prompt_token_ids),
-            n=request.n or 1,
             stream=bool(request.stream),
             role=_role(request),
             echo=_echo(request),
-            stops=request.stops,
-            include_stop=request.include_stop_str_in_output,
-            min_tokens=request.min_tokens,
-            stop_token_ids=tuple(dict.fromkeys([*(request.stop_token_ids or ()), *facts.stop_token_ids])),
-            ignore_eos=request.ignore_eos,
-            skip_special_tokens=facts.skip_special_tokens if skip is None else skip,
-            spaces_between_special_tokens=request.spaces_between_special_tokens,
             logprobs=_candidates(request),
-            tokens_as_ids=bool(request.return_tokens_as_token_ids),
-            return_token_ids=bool(request.return_token_ids),
-            prompt_token_ids=facts.prompt_token_ids if request.return_token_ids else None,
-            include_usage=include_usage,
-            continuous_usage=include_usage and bool(options and options.continuous_usage_stats),
-            parse=parse_context(conversation, facts),
-            # A call that was cut off must not look whole in an answer that comes at once.
-            tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
-            call_ids=facts.call_ids,
-            tool_parser=facts.tool_parser,
-            reasoning_parser=facts.reasoning_parser,
-            system_fingerprint=facts.system_fingerprint,
+            **reading_fields(request, facts),
+            **parsing_fields(conversation, facts, stream=bool(request.stream)),
             prompt_text=facts.prompt_text if request.return_prompt_text else None,
         )
 

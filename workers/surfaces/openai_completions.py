@@ -19,7 +19,7 @@ from tasks.protocol.conversation import Conversation, Prompt, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Finish, Logprobs, Text, TokenLogprobs, TopLogprob
 from tasks.protocol.openai_completions import CompletionRequest
-from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta
+from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta, reading_fields
 
 
 def read(body: JsonObject) -> CompletionRequest:
@@ -104,31 +104,15 @@ class OpenAICompletions:
 
     def describe(self, request: CompletionRequest, facts: AnswerFacts) -> DerenderContext:
         """What the answer's form depends on."""
-        options = request.stream_options
-        include_usage = bool(options and options.include_usage)
-        skip = request.skip_special_tokens
         return DerenderContext(
             surface="openai_completions",
             model=facts.model,
             response_id=facts.response_id,
             created=facts.created,
             prompt_tokens=len(facts.prompt_token_ids),
-            n=request.n,
             stream=bool(request.stream),
-            stops=request.stops,
-            include_stop=request.include_stop_str_in_output,
-            min_tokens=request.min_tokens,
-            stop_token_ids=tuple(dict.fromkeys([*(request.stop_token_ids or ()), *facts.stop_token_ids])),
-            ignore_eos=request.ignore_eos,
-            skip_special_tokens=facts.skip_special_tokens if skip is None else skip,
-            spaces_between_special_tokens=request.spaces_between_special_tokens,
             logprobs=_candidates(request),
-            tokens_as_ids=bool(request.return_tokens_as_token_ids),
-            return_token_ids=bool(request.return_token_ids),
-            prompt_token_ids=facts.prompt_token_ids if request.return_token_ids else None,
-            include_usage=include_usage,
-            continuous_usage=include_usage and bool(options and options.continuous_usage_stats),
-            system_fingerprint=facts.system_fingerprint,
+            **reading_fields(request, facts),
         )
 
     def start(self, context: DerenderContext) -> CompletionState:

@@ -23,7 +23,7 @@ from tasks.protocol.base import JsonObject, invalid_request_from
 from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.openai_responses import ResponsesRequest
-from workers.surfaces.base import AnswerFacts, ChoiceDelta, parse_context
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, parsing_fields
 from workers.surfaces.openai_responses_answers import (
     FIELDS,
     LOGPROBS,
@@ -114,11 +114,7 @@ class OpenAIResponses:
             skip_special_tokens=facts.skip_special_tokens if skip is None else skip,
             spaces_between_special_tokens=request.spaces_between_special_tokens,
             logprobs=_candidates(request),
-            parse=parse_context(conversation, facts),
-            tool_arguments="stream" if request.stream and facts.tool_arguments == "stream" else "complete",
-            call_ids=facts.call_ids,
-            tool_parser=facts.tool_parser,
-            reasoning_parser=facts.reasoning_parser,
+            **parsing_fields(conversation, facts, stream=bool(request.stream)),
             echoed=_echoed(request, facts.sampling),
         )
 
