@@ -106,7 +106,7 @@ class Stage:
         return job.status
 
 
-async def eventually(look: Callable[[], Any], within_s: float = 5.0) -> Any:
+async def eventually(look: Callable[[], Any], within_s: float = 20.0) -> Any:
     """What `look` returns, once that is something."""
     async with asyncio.timeout(within_s):
         while not (seen := look()):

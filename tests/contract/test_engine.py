@@ -218,7 +218,7 @@ def embedded_url() -> Iterator[str]:
         assert line.startswith("engine: ready at"), line
         yield f"http://127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=5) == 0
+        assert process.wait(timeout=20) == 0
 
 
 class TestLlamaCpp(EngineContract):

@@ -64,6 +64,11 @@ def echoed(tokenizer: Tokenizer, prompt: str, max_tokens: int, choice: int = 0) 
     return str(tokenizer.decode([ids[(choice + i) % len(ids)] for i in range(max_tokens)]))
 
 
+UNHURRIED = {"lease_s": 60.0, "visibility_timeout_s": 120}
+"""Queue settings of a yard beside an engine that takes the whole machine: one that kills nobody, whose workers may
+stand still for seconds without another taking their work over, which would continue a seeded answer differently."""
+
+
 class Yard:
     """Processes by name, all on one Redis; `kill` is SIGKILL, `start_*` brings them back."""
 

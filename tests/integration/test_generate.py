@@ -151,15 +151,15 @@ async def test_a_stop_string_ends_what_the_engine_would_go_on_with(
     assert (last["finish_reason"], last["stop_reason"]) == ("stop", "runs")
     assert tokenizer.decode(kept) == text[: text.index("runs") + 4] and kept == ids[: len(kept)]
     assert said == ("" if mode == "tokens" else text.split("runs")[0])
-    await yard.until(http, lambda report: busy(report) == 0, timeout_s=6)
-    assert time.monotonic() - began < 12, "the engine would take minutes"
+    await yard.until(http, lambda report: busy(report) == 0, timeout_s=20)
+    assert time.monotonic() - began < 40, "the engine would take minutes"
 
 
 async def test_a_stop_string_ends_a_chat_as_well(yard: Yard, http: aiohttp.ClientSession) -> None:
     answer = await yard.chat(http, TEXT.format(3), 3000, model="slow", stop=["every"])
     assert answer["choices"][0]["message"]["content"] == "the yard runs "
     assert answer["choices"][0]["stop_reason"] == "every"
-    await yard.until(http, lambda report: busy(report) == 0, timeout_s=6)
+    await yard.until(http, lambda report: busy(report) == 0, timeout_s=20)
 
 
 async def test_a_killed_worker_leaves_no_gap_and_no_repeat(
@@ -194,7 +194,7 @@ async def test_a_client_that_goes_away_frees_the_engine(yard: Yard, http: aiohtt
         request = asyncio.create_task(asked(yard, http, body([5, 6, 7], 3000, model="slow")))
         await yard.until(http, lambda report: busy(report) == 1)
         request.cancel()
-        await yard.until(http, lambda report: busy(report) == 0, timeout_s=6)
+        await yard.until(http, lambda report: busy(report) == 0, timeout_s=20)
 
 
 async def test_a_request_is_aborted_by_its_id(yard: Yard, http: aiohttp.ClientSession) -> None:
@@ -205,7 +205,7 @@ async def test_a_request_is_aborted_by_its_id(yard: Yard, http: aiohttp.ClientSe
         async with http.post(f"{yard.url}/inference/v1/abort_requests", json={"request_ids": [given, "-"]}) as reply:
             assert reply.status == 200
         assert (await request)["error"]["code"] == "cancelled"
-        await yard.until(http, lambda report: busy(report) == 0, timeout_s=6)
+        await yard.until(http, lambda report: busy(report) == 0, timeout_s=20)
     assert (await post(yard, http, {}, "/inference/v1/abort_requests"))["error"]["param"] == "request_ids"
 
 

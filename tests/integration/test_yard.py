@@ -208,7 +208,7 @@ async def test_a_client_that_goes_away_frees_the_engine(yard: Yard, http: aiohtt
         await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
         await asyncio.sleep(0.3)
         request.cancel()
-        await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
+        await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=20)
 
 
 async def test_a_cancelled_job_frees_the_engine(yard: Yard, http: aiohttp.ClientSession) -> None:
@@ -216,7 +216,7 @@ async def test_a_cancelled_job_frees_the_engine(yard: Yard, http: aiohttp.Client
     await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
     async with http.delete(f"{yard.url}/v1/jobs/{job_id}") as reply:
         assert (await reply.json())["status"] == "cancelled"
-    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=20)
 
 
 async def test_a_deadline_ends_a_running_job(yard: Yard, http: aiohttp.ClientSession) -> None:
@@ -228,9 +228,9 @@ async def test_a_deadline_ends_a_running_job(yard: Yard, http: aiohttp.ClientSes
     async with http.post(f"{yard.url}/v1/jobs", json=job) as reply:
         job_id = (await reply.json())["id"]
     began = time.monotonic()
-    done = await yard.finished(http, job_id, timeout_s=10)
-    assert done["status"] == "expired" and time.monotonic() - began < 6
-    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=6)
+    done = await yard.finished(http, job_id, timeout_s=15)
+    assert done["status"] == "expired" and time.monotonic() - began < 15
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0, timeout_s=20)
 
 
 async def test_a_followed_job_tells_its_life_and_resumes(

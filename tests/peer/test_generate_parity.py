@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.conftest import RedisServer
-from tests.integration.harness import Yard
+from tests.integration.harness import UNHURRIED, Yard
 from tests.peer.serving import serve_vllm
 from tests.peer.test_yard_parity import WEATHER
 
@@ -28,6 +28,8 @@ QWEN3 = Path.home() / ".cache" / "tiny-qwen3"
 GENERATE = "/inference/v1/generate"
 CHAT = {"model": "qwen3", "messages": [{"role": "user", "content": "Weather in Zürich for 3 days?"}]}
 RANDOM = {"temperature": 0.8, "seed": 5}
+MAX_MODEL_LEN = 16_384
+"""So much takes the engine a minute to write, many times what it takes to stop it on a machine with other things to do."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) ->
                 "--enable-scale-out",
                 "--no-enable-prefix-caching",
                 *parsers,
+                max_model_len=MAX_MODEL_LEN,
             )
         )
         bare = start(
-            serve_vllm(tmp_path_factory.mktemp("bare"), QWEN3, "qwen3", "--tokens-only", "--no-enable-prefix-caching")
+            serve_vllm(
+                tmp_path_factory.mktemp("bare"),
+                QWEN3,
+                "qwen3",
+                "--tokens-only",
+                "--no-enable-prefix-caching",
+                max_model_len=MAX_MODEL_LEN,
+            )
         )
-        shared = {"tokenizer": str(QWEN3), "max_model_len": 2048}
+        shared = {"tokenizer": str(QWEN3), "max_model_len": MAX_MODEL_LEN}
         engine = {"kind": "vllm", "concurrency": 16, "model": "qwen3"}
         models = [
             {
@@ -74,7 +84,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) ->
             },
             {"name": "bare", **shared, "engine": {**engine, "urls": [bare], "options": {"send_stop": False}}},
         ]
-        yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, models)
+        yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, models, queue=UNHURRIED)
         yard.start_all(cpu=1, gpu=1)
         stack.callback(yard.stop)
         yard.await_ready(180)
@@ -220,7 +230,7 @@ def stop_body(pair: Pair, mode: str, **more: Any) -> dict[str, Any]:
     sampled = plain(pair, output_mode="text", sampling_params={**RANDOM, "max_tokens": 40})
     text = pair.reference.post(GENERATE, json=sampled).json()["choices"][0]["text"]
     stop = next(text[at:][:3] for at in range(len(text) // 2, len(text)) if "\ufffd" not in text[at:][:3])
-    params = {**RANDOM, "stop": [stop], "max_tokens": 1500}
+    params = {**RANDOM, "stop": [stop], "max_tokens": MAX_MODEL_LEN - 500}
     return plain(pair, output_mode=mode, sampling_params=params, **more)
 
 
@@ -238,10 +248,9 @@ def test_stop_strings_end_the_same_answer(pair: Pair, mode: str, stream: bool, m
     assert ours == expected
     if model == "bare":
         assert httpx.post(pair.bare + GENERATE, json=body).status_code == 400, "it knows no texts"
-        give_up_at = time.monotonic() + 5
-        while running(pair.bare) and time.monotonic() < give_up_at:
+        while running(pair.bare):
             time.sleep(0.1)
-        assert 0 < generated(pair.bare) - before < 750 and not running(pair.bare)
+        assert 0 < generated(pair.bare) - before < MAX_MODEL_LEN / 2, "the engine went on to its end"
 
 
 def metric(url: str, name: str) -> float:
@@ -296,7 +305,7 @@ BAD: dict[str, dict[str, Any]] = {
         "token_ids": [1, 2],
     },
     "other arguments for the parser": {"reasoning_parser_kwargs": {"model": "x"}},
-    "a prompt that is too long": {"token_ids": [5] * 2048},
+    "a prompt that is too long": {"token_ids": [5] * MAX_MODEL_LEN},
     "a model that nobody serves": {"model": "other"},
     "an id that the model does not have": {"token_ids": [10**7]},
 }

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from tests.conftest import RedisServer
-from tests.integration.harness import Yard
+from tests.integration.harness import UNHURRIED, Yard
 from tests.peer.serving import serve_vllm
 
 SMOLLM2 = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
@@ -98,7 +98,7 @@ def pair(
             "reasoning_parser": parsers.get("reasoning_parser"),
             "engine": {"kind": "vllm", "urls": [url], "concurrency": 16},
         }
-        yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, [model])
+        yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, [model], queue=UNHURRIED)
         yard.start_all(cpu=1, gpu=1)
         try:
             yard.await_ready(180)

@@ -60,10 +60,10 @@ async def test_a_message_that_comes_while_one_waits_is_taken(settings: Settings)
     pipeline = Pipeline(settings, create_app(settings), store)
     ledger = BlockingLedger(settings)
     assert ledger.take(["render"], wait_s=0.01) is None
-    waiting = asyncio.create_task(asyncio.to_thread(ledger.take, ["derender", "render"], 10.0))
+    waiting = asyncio.create_task(asyncio.to_thread(ledger.take, ["derender", "render"], 60.0))
     await asyncio.sleep(0.05)
     job_id = await pipeline.submit(Submission("/v1/x", "tiny", b"{}", False, ("render",)))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         message = await waiting
     assert message is not None and json.loads(message)["headers"]["job"] == job_id
     ledger.close()

@@ -72,7 +72,7 @@ async def test_chunks_have_the_sizes_that_are_chosen() -> None:
 async def test_delays_are_kept() -> None:
     began_s = time.monotonic()
     await chunks_of(engine(first_delay_s=0.1, delay_s=0.02), request(max_tokens=5))
-    assert 0.2 <= time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s >= 0.2
 
 
 @pytest.mark.parametrize("index", [0, 2])
