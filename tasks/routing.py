@@ -20,44 +20,66 @@ def queue_for(stage: Stage, model: str, job_class: str) -> str:
     return (RENDER_TASK if stage == RENDER else DERENDER_TASK).queue
 
 
+_JOB, _TASK, _TAG, _SHOWN, _BODY = (f"@{name}@" for name in ("job", "task", "tag", "shown", "body"))
+
+
 class Router:
-    """Builds messages with Celery's own builder, as kombu's Redis transport would push them."""
+    """Builds messages with Celery's own builder, as kombu's Redis transport would push them.
+
+    The builder is asked once for each task and model; what differs from one message to the next is filled in.
+    """
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._templates: dict[tuple[str, str, str], tuple[str, str]] = {}
 
     def message(
         self, job_id: str, spec: TaskSpec, *, model: str, job_class: str, prompt_tokens: int | None = None
     ) -> Message:
         """The message for one task. Its only argument is the job's id; its shown arguments are counts and names."""
         queue = queue_for(spec.stage, model, job_class)
-        task_id = str(uuid.uuid4())
+        key = spec.name, model, queue
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self._template(spec, model, queue)
+        envelope, body = template
         shown = f"(job={job_id}, model={model})"
         if prompt_tokens is not None:
             shown = f"(job={job_id}, model={model}, prompt_tokens={prompt_tokens})"
+        filled = (
+            envelope.replace(_BODY, base64.b64encode(body.replace(_JOB, job_id).encode()).decode())
+            .replace(_JOB, job_id)
+            .replace(_TASK, str(uuid.uuid4()))
+            .replace(_TAG, str(uuid.uuid4()))
+            .replace(_SHOWN, json.dumps(shown)[1:-1])
+        )
+        return Message(job_id, spec.stage, queue, filled.encode(), spec.pool, spec.reads)
+
+    def _template(self, spec: TaskSpec, model: str, queue: str) -> tuple[str, str]:
+        """JSON of a message's envelope and of its body, with marks where a message's own values belong."""
         task = self._app.amqp.as_task_v2(
-            task_id,
+            _TASK,
             spec.name,
-            args=[job_id],
+            args=[_JOB],
             shadow=f"{spec.name.removeprefix('tokenyard.')}[{model}]",
-            argsrepr=shown,
+            argsrepr=_SHOWN,
             kwargsrepr="",
             ignore_result=True,
             origin="tokenyard",
         )
         envelope = {
-            "body": base64.b64encode(json.dumps(task.body).encode()).decode(),
+            "body": _BODY,
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            # `job` and `stage` let the ledger see in the queue itself which message is the oldest.
-            "headers": {**task.headers, "job": job_id, "stage": spec.stage},
+            # These let the ledger see in the queue itself which message is the oldest, and claim what it names.
+            "headers": {**task.headers, "job": _JOB, "stage": spec.stage, "reads": spec.reads},
             "properties": {
                 **task.properties,
                 "delivery_mode": 2,
                 "delivery_info": {"exchange": "", "routing_key": queue},
                 "priority": 0,
                 "body_encoding": "base64",
-                "delivery_tag": str(uuid.uuid4()),
+                "delivery_tag": _TAG,
             },
         }
-        return Message(job_id, spec.stage, queue, json.dumps(envelope).encode())
+        return json.dumps(envelope), json.dumps(task.body)

@@ -28,17 +28,28 @@ class TaskSpec:
     """Payloads that come with the claim, by name (see `tasks.store`)."""
     time_limit_s: float
     """A run that takes longer is given up and counted as an attempt."""
+    pool: str = ""
+    """Workers that share all of their queues, of which a thread that waits is handed its work; none if empty."""
 
 
-RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60)
+CPU: Final = "cpu"
+
+RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60, pool=CPU)
 GENERATE_TASK = TaskSpec(
     "tokenyard.generate", GENERATE, "generate.{model}.{job_class}", ("generate", "prompt"), time_limit_s=86_400
 )
-DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt"), time_limit_s=120)
+DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt"), time_limit_s=120, pool=CPU)
 FOLLOW_TASK = TaskSpec(
-    "tokenyard.derender_stream", DERENDER, "derender", ("context", "prompt", "checkpoint"), time_limit_s=86_400
+    "tokenyard.derender_stream",
+    DERENDER,
+    "derender",
+    ("context", "prompt", "checkpoint"),
+    time_limit_s=86_400,
+    pool=CPU,
 )
-DERENDER_ALONE_TASK = TaskSpec("tokenyard.derender_request", DERENDER, "derender", ("request",), time_limit_s=120)
+DERENDER_ALONE_TASK = TaskSpec(
+    "tokenyard.derender_request", DERENDER, "derender", ("request",), time_limit_s=120, pool=CPU
+)
 
 SPECS: Final[tuple[TaskSpec, ...]] = (RENDER_TASK, GENERATE_TASK, DERENDER_TASK, FOLLOW_TASK, DERENDER_ALONE_TASK)
 

@@ -6,9 +6,11 @@ the event loop and back, and less of the request's time.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -17,14 +19,25 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
 from tasks.errors import BrokerUnavailable
+from tasks.protocol.base import JsonObject
 from tasks.settings import Settings
 from tasks.specs import Stage
 from tasks.store import Claim, ClaimLost, Commit, Refused
 from tasks.store_redis import LOST_CONNECTION, claim_arguments, claim_from_answer, commit_arguments, load_scripts
 
+HANDING_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A message's headers, and what became of the claim of the stage that it is about."""
+
+    headers: JsonObject
+    claim: Claim | Refused
+
 
 class BlockingLedger:
-    """`claim` and `commit` of `JobStore`, blocking; safe to share between threads.
+    """`claim` and `commit` of `JobStore`, and `take`, blocking; safe to share between threads.
 
     Each thread keeps one connection and talks over it directly: what a pool does around a command takes as long as the
     command.
@@ -48,7 +61,7 @@ class BlockingLedger:
     def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
         """As `JobStore.claim`."""
         arguments = claim_arguments(self._settings, job_id, stage, owner, reads)
-        return claim_from_answer(job_id, stage, owner, reads, self._run("claim", arguments))
+        return claim_from_answer(job_id, stage, owner, self._run("claim", arguments))
 
     def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
         """As `JobStore.commit`."""
@@ -56,45 +69,59 @@ class BlockingLedger:
         if outcome != b"ok":
             raise ClaimLost(outcome.decode())
 
-    def take(self, queues: Sequence[str], wait_s: float = 0.0) -> bytes | None:
-        """The next message of these queues, as a broker's consumer would pop it; None if there is none within `wait_s`.
+    def take(self, owner: str, queues: Sequence[str], pool: str = "", wait_s: float = 0.0) -> list[Taken]:
+        """The next message of these queues, as a broker's consumer would pop it, claimed for `owner`; none if there is
+        none within `wait_s`.
 
-        A message that is lost between this and its claim is found missing by the reaper, as one is that a consumer loses.
+        Meanwhile this thread counts as waiting for the work of `pool`, and is handed what comes without a queue. What
+        is lost on its way to this thread was claimed: it is found when its lease runs out.
         """
-        command = ("BLMPOP", wait_s) if wait_s else ("LMPOP",)
-        popped = self._patiently(lambda: self._ask(*command, len(queues), *queues, "RIGHT"))
-        message: bytes | None = None if popped is None else popped[1][0]
-        return message
+        hands = f"{owner} {threading.get_ident()}"
+        queue, limits = self._settings.queue, self._settings.limits
+        arguments = (hands, pool, wait_s, queue.lease_s, limits.max_attempts, *queues)
+        read = (f"ty:hands:{hands}", "LEFT", "COUNT", 1_000_000)
+        # It waits a little longer than it is waited for.
+        popping = ("BLMPOP", wait_s + HANDING_S, 1, *read) if wait_s else ("LMPOP", 1, *read)
+        popped = self._patiently(lambda: self._run_then("take", arguments, popping))
+        records = [] if popped is None else popped[1]
+        taken = []
+        while records:
+            count = int(records[0])
+            message, answer, records = records[1], records[2 : count + 1], records[count + 1 :]
+            headers = json.loads(message)["headers"]
+            taken.append(Taken(headers, claim_from_answer(headers["job"], headers["stage"], owner, answer)))
+        return taken
 
     def close(self) -> None:
         self._pool.disconnect()
 
-    def _ask(self, *command: Any) -> Any:
+    def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Redis's answers to commands that are sent together; an error is an answer."""
         connection = getattr(self._own, "connection", None)
         if connection is None:
             connection = self._own.connection = self._pool.get_connection()
         try:
-            connection.send_command(*command)
-            return connection.read_response()
-        except ResponseError:
-            raise
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            return [_answer(connection) for _ in commands]
         except BaseException:
             # An answer may still be on its way: nobody must take it for that to another question.
             connection.disconnect()
             raise
 
     def _run(self, script: str, arguments: tuple[Any, ...]) -> Any:
-        def run() -> Any:
-            while True:
-                if script not in self._shas:
-                    loaded = self._ask("SCRIPT", "LOAD", self._sources[script])
-                    self._shas[script] = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
-                try:
-                    return self._ask("EVALSHA", self._shas[script], 0, *arguments)
-                except NoScriptError:  # Redis was restarted: its script cache is not part of its data
-                    self._shas.pop(script, None)
+        return self._patiently(lambda: self._run_then(script, arguments))
 
-        return self._patiently(run)
+    def _run_then(self, script: str, arguments: tuple[Any, ...], *after: tuple[Any, ...]) -> Any:
+        """Run a script, and with it the commands `after`; returns the last answer."""
+        while True:
+            if script not in self._shas:
+                (loaded,) = self._ask(("SCRIPT", "LOAD", self._sources[script]))
+                self._shas[script] = _raised(loaded).decode()
+            answers = self._ask(("EVALSHA", self._shas[script], 0, *arguments), *after)
+            if isinstance(answers[0], NoScriptError):  # Redis was restarted: its script cache is not part of its data
+                self._shas.pop(script, None)
+                continue
+            return [_raised(answer) for answer in answers][-1]
 
     def _patiently(self, ask: Callable[[], Any]) -> Any:
         """Ask again while Redis is away."""
@@ -110,3 +137,16 @@ class BlockingLedger:
                     ) from error
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _raised(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -38,7 +38,7 @@ from tasks.store import (
     Worker,
 )
 
-SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
+SCRIPTS: Final = ("submit", "claim", "take", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
 LOST_CONNECTION = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 
 
@@ -65,13 +65,33 @@ def claim_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, r
     return job_id, stage, owner, settings.queue.lease_s, settings.limits.max_attempts, *reads
 
 
-def claim_from_answer(job_id: str, stage: Stage, owner: str, reads: Sequence[str], answer: Any) -> Claim | Refused:
+def claim_from_answer(job_id: str, stage: Stage, owner: str, answer: Any) -> Claim | Refused:
+    """What the `claim` of the scripts' prelude returned."""
     outcome, *rest = answer
     if outcome != b"ok":
         return Refused(cast("Any", _text(outcome)))
-    attempt, record, *values = rest
-    payloads = {name: value for name, value in zip(reads, values, strict=False) if value is not None}
-    return Claim(_job_from_hash(job_id, _pairs(record)), stage, owner, int(attempt), payloads)
+    attempt, fields = int(rest[0]), int(rest[1])
+    record, payloads = rest[2 : 2 + fields], rest[2 + fields :]
+    return Claim(
+        _job_from_hash(job_id, _pairs(record)),
+        stage,
+        owner,
+        attempt,
+        {_text(payloads[i]): payloads[i + 1] for i in range(0, len(payloads), 2)},
+    )
+
+
+def _dispatch_terms(settings: Settings) -> dict[str, Any]:
+    """What the scripts' `dispatch` must know besides the messages."""
+    return {
+        "lost_after": settings.queue.lost_after_s,
+        "lease": settings.queue.lease_s,
+        "most": settings.limits.max_attempts,
+    }
+
+
+def _addressed(message: Message) -> tuple[Any, ...]:
+    return message.stage, message.queue, message.pool, message.reads
 
 
 def commit_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, commit: Commit) -> tuple[Any, ...]:
@@ -93,8 +113,8 @@ def commit_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, 
         "tokens_from": commit.tokens_from,
         "n_events": len(commit.events),
         "done": commit.done,
-        "messages": [(message.stage, message.queue) for message in commit.messages],
-        "lost_after": settings.queue.lost_after_s,
+        "messages": [_addressed(message) for message in commit.messages],
+        **_dispatch_terms(settings),
     }
     if commit.consumed is not None:
         header["consumed"] = commit.consumed
@@ -202,7 +222,7 @@ class RedisStore:
             "followed": int(job.followed),
             "detached": int(job.detached),
             "stages": " ".join(job.stages),
-            "messages": [(message.stage, message.queue) for message in messages],
+            "messages": [_addressed(message) for message in messages],
             "queues": job.queues,
             "deadline_in": job.deadline_in_s,
             "ttl": job.ttl_s,
@@ -213,7 +233,7 @@ class RedisStore:
             "metadata": json.dumps(job.metadata),
             "payloads": list(payloads),
             "max_queued": max_queued,
-            "lost_after": self._queue.lost_after_s,
+            **_dispatch_terms(self._settings),
         }
         bodies = (message.body for message in messages)
         outcome, job_id, digest = map(_text, await self._run("submit", json.dumps(header), *payloads.values(), *bodies))
@@ -225,7 +245,7 @@ class RedisStore:
 
     async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
         arguments = claim_arguments(self._settings, job_id, stage, owner, reads)
-        return claim_from_answer(job_id, stage, owner, reads, await self._run("claim", *arguments))
+        return claim_from_answer(job_id, stage, owner, await self._run("claim", *arguments))
 
     async def renew(self, owner: str, held: Sequence[tuple[str, Stage]]) -> list[tuple[str, Stage]]:
         if not held:
@@ -354,7 +374,7 @@ class RedisStore:
         alive = []
         for worker_id, body in zip(ids, bodies, strict=True):
             if body is None:
-                await self._call("SREM", "ty:workers", worker_id)
+                await self.withdraw(worker_id)
                 continue
             data = json.loads(body)
             alive.append(Worker(worker_id, data["role"], tuple(data["queues"]), tuple(data["models"]), data["detail"]))

@@ -14,7 +14,16 @@ from tasks.protocol.base import JsonObject, compact_json
 from tasks.protocol.derender import context_to_json
 from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
-from tasks.specs import DERENDER_ALONE_TASK, DERENDER_TASK, ENDPOINTS, FOLLOW_TASK, RENDER, RENDER_TASK, STORED_DERENDER
+from tasks.specs import (
+    CPU,
+    DERENDER_ALONE_TASK,
+    DERENDER_TASK,
+    ENDPOINTS,
+    FOLLOW_TASK,
+    RENDER,
+    RENDER_TASK,
+    STORED_DERENDER,
+)
 from tasks.store import Claim, Commit, Status, event_line
 from workers import derendering
 from workers.catalog import Catalog, ModelProfile
@@ -23,7 +32,7 @@ from workers.derender_answers import derender_request, other_reader, read_otherw
 from workers.following import Followers
 from workers.prompts import prepare
 from workers.render_answers import RENDER_ANSWERS
-from workers.runtime import Runtime, bind, serve
+from workers.runtime import Runner, Runtime, bind, serve
 
 LINGER_S = 0.05
 """How long a pool thread that has finished a task waits for the next one before it returns to Celery."""
@@ -120,10 +129,10 @@ runtime = Runtime(
 )
 followers = Followers(runtime, catalog)
 serve(app, runtime, opening=catalog.preload)
-runners = {
-    RENDER_TASK.name: lambda job_id: runtime.compute(RENDER_TASK, job_id, render),
-    DERENDER_TASK.name: lambda job_id: runtime.compute(DERENDER_TASK, job_id, derender),
-    DERENDER_ALONE_TASK.name: lambda job_id: runtime.compute(DERENDER_ALONE_TASK, job_id, derender_alone),
-    FOLLOW_TASK.name: lambda job_id: runtime.launch(FOLLOW_TASK, job_id, followers.follow),
+runners: dict[str, Runner] = {
+    RENDER_TASK.name: lambda job_id, given: runtime.compute(RENDER_TASK, job_id, render, given),
+    DERENDER_TASK.name: lambda job_id, given: runtime.compute(DERENDER_TASK, job_id, derender, given),
+    DERENDER_ALONE_TASK.name: lambda job_id, given: runtime.compute(DERENDER_ALONE_TASK, job_id, derender_alone, given),
+    FOLLOW_TASK.name: lambda job_id, given: runtime.launch(FOLLOW_TASK, job_id, followers.follow, given),
 }
-bind(app, runners, after=lambda: runtime.take_more(runners, wait_s=LINGER_S))
+bind(app, runners, after=lambda: runtime.take_more(runners, pool=CPU, wait_s=LINGER_S))

@@ -28,7 +28,7 @@ from tasks.telemetry import get_logger
 from workers.engines.base import Engine, choice_count, continue_request
 from workers.engines.registry import create_engine
 from workers.generate_answers import TokenAnswer, describe_tokens
-from workers.runtime import Runtime, bind, serve
+from workers.runtime import Runner, Runtime, bind, serve
 
 log = get_logger(__name__)
 
@@ -283,5 +283,7 @@ runtime = Runtime(
 generator.runtime = runtime
 transport.set_gate(generator.slots.open)
 serve(app, runtime, opening=lambda: runtime.wait(generator.open()), closing=lambda: runtime.wait(generator.close()))
-runners = {GENERATE_TASK.name: lambda job_id: runtime.pursue(GENERATE_TASK, job_id, generator.generate)}
+runners: dict[str, Runner] = {
+    GENERATE_TASK.name: lambda job_id, given: runtime.pursue(GENERATE_TASK, job_id, generator.generate, given)
+}
 bind(app, runners, after=lambda: runtime.take_more(runners, generator.slots.open))

@@ -13,7 +13,6 @@ job's end or another attempt, so bodies know nothing of queues.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import socket
@@ -51,6 +50,10 @@ T = TypeVar("T")
 Compute = Callable[[Claim], Commit]
 Pursue = Callable[[Claim], Coroutine[Any, Any, None]]
 Listener = Callable[[BusMessage], None]
+Given = Claim | Refused | None
+"""What a thread that took its message itself has been told of the claim."""
+Runner = Callable[[str, Given], None]
+"""The body of a task, called with its job's id."""
 
 ANNOUNCE_INTERVAL_S = 2.0
 MOST_TAKEN = 64
@@ -187,9 +190,9 @@ class Runtime:
 
     # ---- tasks -------------------------------------------------------------------------------------
 
-    def compute(self, spec: TaskSpec, job_id: str, body: Compute) -> None:
+    def compute(self, spec: TaskSpec, job_id: str, body: Compute, given: Given = None) -> None:
         """Run a stage in this thread: claim, compute, commit and dispatch what follows."""
-        claim = self._claim(spec, job_id)
+        claim = self._claim(spec, job_id, given)
         if claim is None:
             return
         with structlog.contextvars.bound_contextvars(job_id=job_id, stage=spec.stage):
@@ -202,11 +205,12 @@ class Runtime:
 
     def take_more(
         self,
-        runners: Mapping[str, Callable[[str], None]],
+        runners: Mapping[str, Runner],
         accepts: Callable[[str], bool] = lambda _: True,
+        pool: str = "",
         wait_s: float = 0.0,
     ) -> None:
-        """Go on, in this thread, with what waits in this worker's queues, or comes within `wait_s`.
+        """Go on, in this thread, with what waits in this worker's queues, or comes for its pool within `wait_s`.
 
         This spares each task all of Celery's consumption but the first's, which takes longer than most renderings do.
         `runners` are bodies by task name; `accepts` says from which queues.
@@ -214,19 +218,19 @@ class Runtime:
         for _ in range(MOST_TAKEN):
             queues = [] if self.stopping else [queue for queue in self._worker[1] if accepts(queue)]
             try:
-                message = self._ledger.take(queues, wait_s) if queues else None
+                taken = self._ledger.take(self.id, queues, pool, wait_s) if queues else []
             except BrokerUnavailable:
                 return  # the consumer waits for the broker
-            if message is None:
+            if not taken:
                 return
-            headers = json.loads(message)["headers"]
-            began = time.perf_counter()
-            runners[headers["task"]](headers["job"])
-            report_taken(headers, time.perf_counter() - began)
+            for one in taken:
+                began = time.perf_counter()
+                runners[one.headers["task"]](one.headers["job"], one.claim)
+                report_taken(one.headers, time.perf_counter() - began)
 
-    def pursue(self, spec: TaskSpec, job_id: str, body: Pursue) -> None:
+    def pursue(self, spec: TaskSpec, job_id: str, body: Pursue, given: Given = None) -> None:
         """Run a stage on the loop and wait for it in this thread."""
-        claim = self._claim(spec, job_id)
+        claim = self._claim(spec, job_id, given)
         if claim is None:
             return
         future = asyncio.run_coroutine_threadsafe(self._pursue(claim, body), self.loop)
@@ -235,21 +239,22 @@ class Runtime:
         except FutureCancelledError:
             log.info("stage_cancelled", job_id=job_id, stage=spec.stage)
 
-    def launch(self, spec: TaskSpec, job_id: str, body: Pursue) -> None:
+    def launch(self, spec: TaskSpec, job_id: str, body: Pursue, given: Given = None) -> None:
         """Run a stage on the loop and return as soon as it has begun: from then on the claim, not the queue,
         says that this process has it."""
-        claim = self._claim(spec, job_id)
+        claim = self._claim(spec, job_id, given)
         if claim is not None:
             self.loop.call_soon_threadsafe(lambda: self.spawn(self._pursue(claim, body)))
 
-    def _claim(self, spec: TaskSpec, job_id: str) -> Claim | None:
+    def _claim(self, spec: TaskSpec, job_id: str, given: Given) -> Claim | None:
+        """The claim that came with the message, or that is asked for; None if there is nothing to do."""
         key = (job_id, spec.stage)
         with self._claiming:
             if key in self._held:
                 return None  # a second message for what this process is doing already
             self._held[key] = _Held(time.monotonic() + spec.time_limit_s)
         try:
-            claim = self._ledger.claim(job_id, spec.stage, self.id, spec.reads)
+            claim = given or self._ledger.claim(job_id, spec.stage, self.id, spec.reads)
         except BrokerUnavailable as unavailable:
             del self._held[key]
             log.warning("stage_left_to_the_reaper", job_id=job_id, reason=unavailable.message)
@@ -367,12 +372,12 @@ class Runtime:
         await self.store.announce(Worker(self.id, role, queues, models, detail() | {"pid": os.getpid()}))
 
 
-def bind(app: Celery, runners: Mapping[str, Callable[[str], None]], after: Callable[[], None] = lambda: None) -> None:
-    """Make `runners[name](job_id)` the bodies of tasks; `after` is called in the pool thread once one has run."""
+def bind(app: Celery, runners: Mapping[str, Runner], after: Callable[[], None] = lambda: None) -> None:
+    """Make `runners[name](job_id, None)` the bodies of tasks; `after` is called in the pool thread once one has run."""
     for name, run in runners.items():
 
-        def body(job_id: str, run: Callable[[str], None] = run) -> None:
-            run(job_id)
+        def body(job_id: str, run: Runner = run) -> None:
+            run(job_id, None)
             after()
 
         app.task(body, name=name, ignore_result=True)

@@ -52,7 +52,7 @@ if h.done then
   if v[7] == '1' and not h.status then emit(id, {step_line('running', stage, 'done')}) end
 end
 for i, message in ipairs(h.messages) do
-  send(id, message[1], message[2], bodies[i], h.lost_after, false)
+  dispatch(id, message, bodies[i], h)
 end
 if h.status then conclude(id, h.status, h.error, lines) end
 return 'ok'

@@ -1,4 +1,4 @@
--- ARGV: header JSON, then one value for each payload name, then message bodies. Returns {outcome, job id, digest}.
+-- ARGV: header JSON (with what `dispatch` of the prelude wants), then one value for each payload name, then message bodies. Returns {outcome, job id, digest}.
 local h = cjson.decode(ARGV[1])
 if h.idempotency_key ~= '' then
   local earlier = redis.call('GET', 'ty:idempotency:' .. h.idempotency_key)
@@ -32,6 +32,6 @@ if h.request_id ~= '' then
   redis.call('EXPIREAT', 'ty:request:' .. h.request_id, expire_at)
 end
 for i, message in ipairs(h.messages) do
-  send(h.id, message[1], message[2], ARGV[1 + #h.payloads + i], h.lost_after, false)
+  dispatch(h.id, message, ARGV[1 + #h.payloads + i], h)
 end
 return {'accepted', h.id, h.digest}
