@@ -20,12 +20,14 @@ from api.limits import Admission
 from api.openapi import describe
 from api.relay import Hub
 from api.routes import generate, health, jobs, openai, stages
+from api.routes.direct import EndpointRoute
 from tasks.app import create_app as create_celery
 from tasks.bus import Bus
 from tasks.errors import BrokerUnavailable
 from tasks.pipeline import Pipeline
 from tasks.reaper import reap_forever
 from tasks.settings import Settings, load_settings
+from tasks.specs import ENDPOINTS
 from tasks.store import JobStore
 from tasks.store_redis import RedisBus, RedisStore
 from tasks.telemetry import configure_logging
@@ -97,6 +99,7 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
     errors.install(app)
     app.add_middleware(RequestIds)
 
+    app.router.routes.append(EndpointRoute(ENDPOINTS))
     for routes in (openai.router, stages.router, generate.router, jobs.router, health.router):
         app.include_router(routes)
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]

@@ -6,9 +6,10 @@ import os
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
 
 def new_id(prefix: str) -> str:
     """`prefix` and 26 characters: 48 bits of milliseconds, then 80 random bits (the ULID layout, in lower case)."""
     value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
-    return prefix + "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
+    return prefix + "".join([_PAIRS[(value >> shift) & 1023] for shift in range(120, -1, -10)])

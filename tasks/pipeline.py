@@ -81,7 +81,7 @@ class Pipeline:
             listener=submission.listener,
             detached=submission.detached,
             idempotency_key=submission.idempotency_key,
-            idempotency_digest=hashlib.sha256(submission.endpoint.encode() + b"\n" + submission.body).hexdigest(),
+            idempotency_digest=_digest(submission) if submission.idempotency_key else "",
             request_id=submission.request_id,
             metadata=dict(submission.metadata or {}),
         )
@@ -118,6 +118,10 @@ class Pipeline:
     async def fail(self, job_id: str, error: TokenyardError) -> bool:
         status = Status.EXPIRED if isinstance(error, DeadlineExceeded) else Status.FAILED
         return await self.store.end(job_id, status, error_to_json(error))
+
+
+def _digest(submission: Submission) -> str:
+    return hashlib.sha256(submission.endpoint.encode() + b"\n" + submission.body).hexdigest()
 
 
 def _together(stages: tuple[Stage, ...], position: int, *, followed: bool) -> tuple[Stage, ...]:

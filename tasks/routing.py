@@ -20,7 +20,7 @@ def queue_for(stage: Stage, model: str, job_class: str) -> str:
     return (RENDER_TASK if stage == RENDER else DERENDER_TASK).queue
 
 
-_JOB, _TASK, _TAG, _SHOWN, _BODY = (f"@{name}@" for name in ("job", "task", "tag", "shown", "body"))
+_JOB, _TASK, _SHOWN, _BODY = (f"@{name}@" for name in ("job", "task", "shown", "body"))
 
 
 class Router:
@@ -50,7 +50,6 @@ class Router:
             envelope.replace(_BODY, base64.b64encode(body.replace(_JOB, job_id).encode()).decode())
             .replace(_JOB, job_id)
             .replace(_TASK, str(uuid.uuid4()))
-            .replace(_TAG, str(uuid.uuid4()))
             .replace(_SHOWN, json.dumps(shown)[1:-1])
         )
         return Message(job_id, spec.stage, queue, filled.encode(), spec.pool, spec.reads)
@@ -79,7 +78,7 @@ class Router:
                 "delivery_info": {"exchange": "", "routing_key": queue},
                 "priority": 0,
                 "body_encoding": "base64",
-                "delivery_tag": _TAG,
+                "delivery_tag": _TASK,
             },
         }
         return json.dumps(envelope), json.dumps(task.body)
