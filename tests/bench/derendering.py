@@ -7,15 +7,16 @@ for more tokens than it can be waited for is estimated from single calls along t
 from __future__ import annotations
 
 import asyncio
+import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import httptools
 import orjson
 from tokenizers import Tokenizer
 
@@ -125,21 +126,39 @@ def estimate(post: Post, prompt: list[int], tokens: list[int]) -> float:
     return sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairs)
 
 
-def _with_connection(url: str, work: Callable[[Post], Any]) -> Any:
-    """Calls one after the other over one connection, of a client that takes little time itself."""
-    address = urlsplit(url)
-    connection = HTTPConnection(address.hostname or "", address.port, timeout=600)
-    headers = {"Content-Type": "application/json"}
+class _Connection:
+    """One HTTP/1.1 connection, of a client that takes little time itself."""
 
-    def post(body: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._socket = socket.create_connection((address.hostname or "", address.port), timeout=600)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._head = f"POST {PATH} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+        self._body = b""
+        self._complete = False
+
+    def on_body(self, part: bytes) -> None:
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+    def post(self, body: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
         payload = orjson.dumps(body)
-        connection.request("POST", PATH, payload, headers)
-        reply = connection.getresponse()
-        raw = reply.read()
-        assert reply.status == 200, raw
-        return orjson.loads(raw), len(payload), len(raw)
+        self._socket.sendall(f"{self._head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+        self._body, self._complete = b"", False
+        parser = httptools.HttpResponseParser(self)
+        while not self._complete:
+            received = self._socket.recv(1 << 18)
+            assert received, "the server closed the connection"
+            parser.feed_data(received)
+        assert parser.get_status_code() == 200, self._body
+        return orjson.loads(self._body), len(payload), len(self._body)
 
-    return work(post)
+
+def _with_connection(url: str, work: Callable[[Post], Any]) -> Any:
+    """Calls one after the other."""
+    return work(_Connection(url).post)
 
 
 async def _with_client(url: str, work: Callable[[AsyncPost], Awaitable[Any]]) -> Any:
