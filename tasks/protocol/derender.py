@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -91,14 +91,18 @@ class DerenderContext:
         return self.parsed and not self.include_reasoning
 
 
+_DEFAULTS: Final[tuple[tuple[str, Any], ...]] = tuple(
+    (f.name, {} if f.default_factory is not MISSING else f.default) for f in fields(DerenderContext)
+)
+
+
 def context_to_json(context: DerenderContext) -> JsonObject:
     """The context's smallest JSON form: absent keys are defaults."""
     out: JsonObject = {}
-    for f in fields(context):
-        value = getattr(context, f.name)
-        default = {} if f.default_factory is not MISSING else f.default
+    for name, default in _DEFAULTS:
+        value = getattr(context, name)
         if value != default:
-            out[f.name] = list(value) if isinstance(value, tuple) else value
+            out[name] = list(value) if isinstance(value, tuple) else value
     return out
 
 
