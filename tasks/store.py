@@ -21,6 +21,11 @@ see. An event is one line, a letter for its kind and then JSON:
 A worker *claims* a stage before it works on it and holds the claim by renewing a lease; every write names the claim
 and fails with `ClaimLost` once the claim is gone, so that a worker that was thought dead cannot write.
 
+A message for a stage goes to the stage's queue. Only where a worker's thread has nothing to do and waits for more does
+it go there straight away, with the claim and what the stage reads, in the transaction that would have queued it
+(`tasks.store_blocking`): the thread need not ask for what it has been given. A worker that dies with it is missed when
+the lease runs out, as with any claim.
+
 Implementations: `tasks.store_redis.RedisStore`, `tasks.store_memory.MemoryStore`.
 """
 

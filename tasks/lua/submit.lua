@@ -1,4 +1,4 @@
--- ARGV: header JSON (with what `dispatch` of the prelude wants), then one value for each payload name, then message bodies. Returns {outcome, job id, digest}.
+-- ARGV: header JSON, then one value for each payload name, then message bodies. Returns {outcome, job id, digest}.
 local h = cjson.decode(ARGV[1])
 if h.idempotency_key ~= '' then
   local earlier = redis.call('GET', 'ty:idempotency:' .. h.idempotency_key)
