@@ -13,6 +13,7 @@ from celery import Celery, bootsteps
 from kombu import Exchange, Queue
 
 from tasks import transport
+from tasks.protocol.base import JsonObject
 from tasks.settings import Settings
 from tasks.specs import DERENDER_TASK, GENERATE_TASK, RENDER_TASK
 
@@ -87,15 +88,12 @@ class EventBatcher(bootsteps.StartStopStep):
             self._timer = None
 
 
-def report_taken(headers: dict[str, Any], runtime_s: float) -> None:
-    """Tell Flower of a task that was run without Celery's consumer, as the consumer would have."""
-    dispatcher = EventBatcher.dispatcher
-    if dispatcher is None or not dispatcher.enabled:
-        return
-    uuid = headers["id"]
-    dispatcher.send(
+def report_taken(headers: JsonObject, *, started: bool = False) -> None:
+    """Tell Flower of a task that is run without Celery's consumer, as the consumer would; and that it has `started`, if
+    it will take a while."""
+    _report(
         "task-received",
-        uuid=uuid,
+        uuid=headers["id"],
         name=headers["shadow"] or headers["task"],
         args=headers["argsrepr"],
         kwargs=headers["kwargsrepr"],
@@ -105,7 +103,19 @@ def report_taken(headers: dict[str, Any], runtime_s: float) -> None:
         eta=None,
         expires=None,
     )
-    dispatcher.send("task-succeeded", uuid=uuid, result="None", runtime=runtime_s)
+    if started:
+        _report("task-started", uuid=headers["id"])
+
+
+def report_done(headers: JsonObject, runtime_s: float) -> None:
+    """Tell Flower that such a task is done."""
+    _report("task-succeeded", uuid=headers["id"], result="None", runtime=runtime_s)
+
+
+def _report(kind: str, **fields: Any) -> None:
+    dispatcher = EventBatcher.dispatcher
+    if dispatcher is not None and dispatcher.enabled:
+        dispatcher.send(kind, **fields)
 
 
 def generate_queue(model: str, job_class: str) -> str:

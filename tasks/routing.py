@@ -52,7 +52,8 @@ class Router:
             .replace(_TASK, str(uuid.uuid4()))
             .replace(_SHOWN, json.dumps(shown)[1:-1])
         )
-        return Message(job_id, spec.stage, queue, filled.encode(), spec.pool, spec.reads)
+        pool = spec.pool.format(model=model, job_class=job_class)
+        return Message(job_id, spec.stage, queue, filled.encode(), pool, spec.reads)
 
     def _template(self, spec: TaskSpec, model: str, queue: str) -> tuple[str, str]:
         """JSON of a message's envelope and of its body, with marks where a message's own values belong."""

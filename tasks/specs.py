@@ -28,15 +28,22 @@ class TaskSpec:
     """Payloads that come with the claim, by name (see `tasks.store`)."""
     time_limit_s: float
     """A run that takes longer is given up and counted as an attempt."""
-    pool: str = ""
-    """Workers that share all of their queues, of which a thread that waits is handed its work; none if empty."""
+    pool: str
+    """Workers that run all tasks of it, of which a thread that waits is handed one; as a queue's name is."""
+    resumable: bool = False
+    """It saves how far it is: a worker that stops gives it up at once, and another goes on."""
 
 
 CPU: Final = "cpu"
 
 RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60, pool=CPU)
 GENERATE_TASK = TaskSpec(
-    "tokenyard.generate", GENERATE, "generate.{model}.{job_class}", ("generate", "prompt"), time_limit_s=86_400
+    "tokenyard.generate",
+    GENERATE,
+    "generate.{model}.{job_class}",
+    ("generate", "prompt"),
+    time_limit_s=86_400,
+    pool="generate.{model}.{job_class}",
 )
 DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt"), time_limit_s=120, pool=CPU)
 FOLLOW_TASK = TaskSpec(
@@ -46,6 +53,7 @@ FOLLOW_TASK = TaskSpec(
     ("context", "prompt", "checkpoint"),
     time_limit_s=86_400,
     pool=CPU,
+    resumable=True,
 )
 DERENDER_ALONE_TASK = TaskSpec(
     "tokenyard.derender_request", DERENDER, "derender", ("request",), time_limit_s=120, pool=CPU

@@ -140,9 +140,9 @@ class Message:
     stage: Stage
     queue: str
     body: bytes
-    pool: str = ""
+    pool: str
     """Whose waiting threads may be handed it, with what the stage `reads`, instead of its queue (see `TaskSpec`)."""
-    reads: tuple[str, ...] = ()
+    reads: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

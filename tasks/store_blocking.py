@@ -69,19 +69,20 @@ class BlockingLedger:
         if outcome != b"ok":
             raise ClaimLost(outcome.decode())
 
-    def take(self, owner: str, queues: Sequence[str], pool: str = "", wait_s: float = 0.0) -> list[Taken]:
+    def take(self, owner: str, queues: Sequence[str], pools: Sequence[str] = (), wait_s: float = 0.0) -> list[Taken]:
         """The next message of these queues, as a broker's consumer would pop it, claimed for `owner`; none if there is
-        none within `wait_s`.
+        none.
 
-        Meanwhile this thread counts as waiting for the work of `pool`, and is handed what comes without a queue. What
-        is lost on its way to this thread was claimed: it is found when its lease runs out.
+        If there are pools, this thread then counts as waiting for their work for `wait_s`, and is handed what comes:
+        one message of each pool at most. What is lost on its way to this thread was claimed: it is found when its lease
+        runs out.
         """
         hands = f"{owner} {threading.get_ident()}"
         queue, limits = self._settings.queue, self._settings.limits
-        arguments = (hands, pool, wait_s, queue.lease_s, limits.max_attempts, *queues)
+        arguments = (hands, wait_s, queue.lease_s, limits.max_attempts, len(pools), *pools, *queues)
         read = (f"ty:hands:{hands}", "LEFT", "COUNT", 1_000_000)
         # It waits a little longer than it is waited for.
-        popping = ("BLMPOP", wait_s + HANDING_S, 1, *read) if wait_s else ("LMPOP", 1, *read)
+        popping = ("BLMPOP", wait_s + HANDING_S, 1, *read) if pools else ("LMPOP", 1, *read)
         popped = self._patiently(lambda: self._run_then("take", arguments, popping))
         records = [] if popped is None else popped[1]
         taken = []

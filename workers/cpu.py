@@ -124,15 +124,16 @@ runtime = Runtime(
     app,
     "cpu",
     queues=tuple(cpu_queues()),
+    pools=(CPU,),
     models=tuple(model.name for model in settings.models),
     detail=lambda: {"loaded": catalog.loaded, "streams": len(followers)},
 )
 followers = Followers(runtime, catalog)
-serve(app, runtime, opening=catalog.preload)
+serve(app, runtime, opening=catalog.preload, standing=lambda: runtime.stand(runners))
 runners: dict[str, Runner] = {
     RENDER_TASK.name: lambda job_id, given: runtime.compute(RENDER_TASK, job_id, render, given),
     DERENDER_TASK.name: lambda job_id, given: runtime.compute(DERENDER_TASK, job_id, derender, given),
     DERENDER_ALONE_TASK.name: lambda job_id, given: runtime.compute(DERENDER_ALONE_TASK, job_id, derender_alone, given),
     FOLLOW_TASK.name: lambda job_id, given: runtime.launch(FOLLOW_TASK, job_id, followers.follow, given),
 }
-bind(app, runners, after=lambda: runtime.take_more(runners, pool=CPU, wait_s=LINGER_S))
+bind(app, runners, after=lambda: runtime.take_more(runners, wait_s=LINGER_S))

@@ -277,13 +277,24 @@ runtime = Runtime(
     app,
     "gpu",
     queues=tuple(queues),
+    # Batch work is never handed over: it takes the slots that interactive work leaves, which a queue can wait for.
+    pools=tuple(generate_queue(model.name, "interactive") for model in models),
     models=tuple(model.name for model in models),
     detail=generator.detail,
 )
 generator.runtime = runtime
 transport.set_gate(generator.slots.open)
-serve(app, runtime, opening=lambda: runtime.wait(generator.open()), closing=lambda: runtime.wait(generator.close()))
 runners: dict[str, Runner] = {
     GENERATE_TASK.name: lambda job_id, given: runtime.pursue(GENERATE_TASK, job_id, generator.generate, given)
 }
+begun: dict[str, Runner] = {
+    GENERATE_TASK.name: lambda job_id, given: runtime.launch(GENERATE_TASK, job_id, generator.generate, given)
+}
+serve(
+    app,
+    runtime,
+    opening=lambda: runtime.wait(generator.open()),
+    standing=lambda: runtime.stand(begun, generator.slots.open),
+    closing=lambda: runtime.wait(generator.close()),
+)
 bind(app, runners, after=lambda: runtime.take_more(runners, generator.slots.open))

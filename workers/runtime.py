@@ -20,13 +20,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError as FutureCancelledError
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
 from celery import Celery, signals
 
-from tasks.app import report_taken
+from tasks.app import report_done, report_taken
 from tasks.bus import Bus, BusMessage, parse_message
 from tasks.errors import (
     AttemptsExhausted,
@@ -40,7 +41,7 @@ from tasks.reaper import reap_forever
 from tasks.settings import Settings
 from tasks.specs import Stage, TaskSpec
 from tasks.store import Claim, ClaimLost, Commit, JobStore, Refused, Worker
-from tasks.store_blocking import BlockingLedger
+from tasks.store_blocking import BlockingLedger, Taken
 from tasks.store_redis import RedisBus, RedisStore
 from tasks.telemetry import configure_logging, get_logger
 
@@ -52,12 +53,15 @@ Pursue = Callable[[Claim], Coroutine[Any, Any, None]]
 Listener = Callable[[BusMessage], None]
 Given = Claim | Refused | None
 """What a thread that took its message itself has been told of the claim."""
-Runner = Callable[[str, Given], None]
-"""The body of a task, called with its job's id."""
+Runner = Callable[[str, Given], Future[None] | None]
+"""The body of a task, called with its job's id; returns when it is done, or what tells that."""
 
 ANNOUNCE_INTERVAL_S = 2.0
 MOST_TAKEN = 64
 """Tasks that a pool thread takes by itself before it returns to Celery."""
+FULL_S = 0.02
+STANDING_S = 0.25
+"""For so long work is handed to a process that has died."""
 
 
 class Released(Exception):
@@ -70,6 +74,7 @@ class _Held:
 
     give_up_at: float
     """On the monotonic clock; from then on the claim is not renewed, and the stage counts as lost."""
+    resumable: bool
     task: asyncio.Task[None] | None = None
 
 
@@ -83,6 +88,7 @@ class Runtime:
         role: str,
         *,
         queues: tuple[str, ...],
+        pools: tuple[str, ...],
         models: tuple[str, ...],
         detail: Callable[[], dict[str, Any]] = dict,
     ) -> None:
@@ -91,12 +97,15 @@ class Runtime:
         self.loop = _new_loop()
         self._app = app
         self._worker = (role, queues, models, detail)
+        self._pools = pools
         self._ledger = BlockingLedger(settings)
         self._claiming = threading.Lock()
         self._held: dict[tuple[str, Stage], _Held] = {}
         self._listeners: list[Listener] = []
         self._background: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run_loop, name="loop", daemon=True)
+        self._hand: threading.Thread | None = None
+        self._drained: Future[None] | None = None
         self.stopping = False
         self.store: JobStore
         self.pipeline: Pipeline
@@ -133,14 +142,20 @@ class Runtime:
         self.loop.call_soon_threadsafe(lambda: self.spawn(self._forever(self._announce, ANNOUNCE_INTERVAL_S)))
 
     def drain(self, grace_s: float) -> None:
-        """Give back what is under way: streams at once, other work that waits after `grace_s`."""
+        """Take nothing more, and give back what is under way: what another worker can go on with at once, the rest after
+        `grace_s`."""
         self.stopping = True
-        self.loop.call_soon_threadsafe(lambda: self.spawn(self._drain(grace_s)))
+        self._drained = asyncio.run_coroutine_threadsafe(self._drain(grace_s), self.loop)
 
     async def _drain(self, grace_s: float) -> None:
+        self._give_back(lambda held: held.resumable)
         await self._until_free(grace_s)
+        self._give_back(lambda held: True)
+        await self._until_free(5.0)
+
+    def _give_back(self, which: Callable[[_Held], bool]) -> None:
         for held in list(self._held.values()):
-            if held.task is not None:
+            if held.task is not None and which(held):
                 held.task.cancel()
 
     async def _until_free(self, timeout_s: float) -> None:
@@ -148,9 +163,17 @@ class Runtime:
         while self._held and time.monotonic() < give_up_at:  # noqa: ASYNC110 - a short wait at the end of a process
             await asyncio.sleep(0.02)
 
+    def finish(self) -> None:
+        """Wait until nothing is under way any more."""
+        if self._drained is None:
+            self.drain(0.0)
+        if self._hand is not None:
+            self._hand.join(timeout=5)
+        assert self._drained is not None
+        self._drained.result()
+
     def stop(self) -> None:
-        """Give back what is still held, withdraw from the list of live workers, and end the loop."""
-        self.stopping = True
+        """Withdraw from the list of live workers, and end the loop."""
         try:
             self.wait(self._close())
         except (BrokerUnavailable, TimeoutError):
@@ -160,8 +183,6 @@ class Runtime:
         self._thread.join(timeout=5)
 
     async def _close(self) -> None:
-        await self._drain(0.0)
-        await self._until_free(5.0)
         for task in list(self._background):
             task.cancel()
         async with asyncio.timeout(5):
@@ -203,48 +224,77 @@ class Runtime:
             finally:
                 self._held.pop((job_id, spec.stage), None)
 
+    def stand(self, runners: Mapping[str, Runner], accepts: Callable[[str], bool] = lambda _: True) -> None:
+        """Keep a thread of this process's own that always waits for work, so that what comes to an idle worker need not
+        go through Celery's consumer, which takes longer than most renderings do.
+
+        `runners` are bodies by task name; `accepts` says from which queues and pools.
+        """
+
+        def stand() -> None:
+            while not self.stopping:
+                try:
+                    if any(map(accepts, self._worker[1])):
+                        self._take(runners, accepts, self._pools, STANDING_S)
+                    else:
+                        time.sleep(FULL_S)
+                except Exception as error:
+                    log.error("hand_raised", exc_info=error)
+
+        self._hand = threading.Thread(target=stand, name="hand", daemon=True)
+        self._hand.start()
+
     def take_more(
         self,
         runners: Mapping[str, Runner],
         accepts: Callable[[str], bool] = lambda _: True,
-        pool: str = "",
         wait_s: float = 0.0,
     ) -> None:
-        """Go on, in this thread, with what waits in this worker's queues, or comes for its pool within `wait_s`.
-
-        This spares each task all of Celery's consumption but the first's, which takes longer than most renderings do.
-        `runners` are bodies by task name; `accepts` says from which queues.
-        """
+        """Go on, in this thread of Celery's, with what waits in this worker's queues, or comes within `wait_s`."""
         for _ in range(MOST_TAKEN):
-            queues = [] if self.stopping else [queue for queue in self._worker[1] if accepts(queue)]
-            try:
-                taken = self._ledger.take(self.id, queues, pool, wait_s) if queues else []
-            except BrokerUnavailable:
-                return  # the consumer waits for the broker
-            if not taken:
+            if self.stopping or not self._take(runners, accepts, self._pools if wait_s else (), wait_s):
                 return
-            for one in taken:
-                began = time.perf_counter()
-                runners[one.headers["task"]](one.headers["job"], one.claim)
-                report_taken(one.headers, time.perf_counter() - began)
+
+    def _take(
+        self, runners: Mapping[str, Runner], accepts: Callable[[str], bool], pools: tuple[str, ...], wait_s: float
+    ) -> bool:
+        """Run what is there or comes; whether there was anything."""
+        queues = [queue for queue in self._worker[1] if accepts(queue)]
+        try:
+            taken = self._ledger.take(self.id, queues, list(filter(accepts, pools)), wait_s) if queues else []
+        except BrokerUnavailable:
+            return False
+        for one in taken:
+            self._run_taken(runners[one.headers["task"]], one)
+        return bool(taken)
+
+    def _run_taken(self, run: Runner, taken: Taken) -> None:
+        headers, began = taken.headers, time.perf_counter()
+        begun = run(headers["job"], taken.claim)
+        report_taken(headers, started=begun is not None)
+        if begun is None:
+            report_done(headers, time.perf_counter() - began)
+        else:
+            begun.add_done_callback(lambda _: report_done(headers, time.perf_counter() - began))
 
     def pursue(self, spec: TaskSpec, job_id: str, body: Pursue, given: Given = None) -> None:
         """Run a stage on the loop and wait for it in this thread."""
-        claim = self._claim(spec, job_id, given)
-        if claim is None:
-            return
-        future = asyncio.run_coroutine_threadsafe(self._pursue(claim, body), self.loop)
-        try:
-            future.result()
-        except FutureCancelledError:
-            log.info("stage_cancelled", job_id=job_id, stage=spec.stage)
+        begun = self.launch(spec, job_id, body, given)
+        if begun is not None:
+            try:
+                begun.result()
+            except FutureCancelledError:
+                log.info("stage_cancelled", job_id=job_id, stage=spec.stage)
 
-    def launch(self, spec: TaskSpec, job_id: str, body: Pursue, given: Given = None) -> None:
+    def launch(self, spec: TaskSpec, job_id: str, body: Pursue, given: Given = None) -> Future[None] | None:
         """Run a stage on the loop and return as soon as it has begun: from then on the claim, not the queue,
         says that this process has it."""
         claim = self._claim(spec, job_id, given)
-        if claim is not None:
-            self.loop.call_soon_threadsafe(lambda: self.spawn(self._pursue(claim, body)))
+        if claim is None:
+            return None
+        begun = asyncio.run_coroutine_threadsafe(self._pursue(claim, body), self.loop)
+        self.wait(asyncio.sleep(0))  # the loop comes to it after the first step of the body
+        return begun
 
     def _claim(self, spec: TaskSpec, job_id: str, given: Given) -> Claim | None:
         """The claim that came with the message, or that is asked for; None if there is nothing to do."""
@@ -252,7 +302,7 @@ class Runtime:
         with self._claiming:
             if key in self._held:
                 return None  # a second message for what this process is doing already
-            self._held[key] = _Held(time.monotonic() + spec.time_limit_s)
+            self._held[key] = _Held(time.monotonic() + spec.time_limit_s, spec.resumable)
         try:
             claim = given or self._ledger.claim(job_id, spec.stage, self.id, spec.reads)
         except BrokerUnavailable as unavailable:
@@ -384,9 +434,15 @@ def bind(app: Celery, runners: Mapping[str, Runner], after: Callable[[], None] =
 
 
 def serve(
-    app: Celery, runtime: Runtime, *, opening: Callable[[], None], closing: Callable[[], None] = lambda: None
+    app: Celery,
+    runtime: Runtime,
+    *,
+    opening: Callable[[], None],
+    standing: Callable[[], None],
+    closing: Callable[[], None] = lambda: None,
 ) -> None:
-    """Tie a runtime's life to that of the Celery worker: it is ready once `opening` has returned."""
+    """Tie a runtime's life to that of the Celery worker: it is ready once `opening` has returned, then `standing` keeps
+    it at work; `closing` is called when all work is done."""
     settings = runtime.settings
 
     def hush(instance: Any, **_: Any) -> None:
@@ -401,6 +457,7 @@ def serve(
 
     def ready(**_: Any) -> None:
         runtime.announce()
+        standing()
         log.info("worker_started", worker=runtime.id)
 
     def drain(**_: Any) -> None:
@@ -408,6 +465,7 @@ def serve(
         runtime.drain(settings.workers.drain_s)
 
     def end(**_: Any) -> None:
+        runtime.finish()
         closing()
         runtime.stop()
 

@@ -104,7 +104,7 @@ end
 -- Send a stage for the first time: to a thread that waits for work of its kind, which spares it asking, or to its queue.
 -- `message`: {stage, queue, pool, payloads that the stage reads}; `terms`: {lost_after, lease, most}.
 local function dispatch(id, message, body, terms)
-  local hands = message[3] ~= '' and waiting(message[3])
+  local hands = waiting(message[3])
   if hands then
     redis.call('HSET', job_key(id), message[1] .. '.sent', num(now))
     local owner = string.match(hands, '^%S+')

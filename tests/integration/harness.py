@@ -134,7 +134,7 @@ class Yard:
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def await_ready(self, timeout_s: float = 60.0) -> None:
+    def await_ready(self, timeout_s: float = 90.0) -> None:
         """Wait, without an event loop, until every stage and model is served."""
         give_up_at = time.monotonic() + timeout_s
         while not answers(f"{self.url}/health/ready")():
@@ -150,7 +150,7 @@ class Yard:
             return body
 
     async def until(
-        self, http: aiohttp.ClientSession, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0
+        self, http: aiohttp.ClientSession, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 90.0
     ) -> dict[str, Any]:
         """Wait until the health report fulfils a condition."""
         give_up_at = time.monotonic() + timeout_s

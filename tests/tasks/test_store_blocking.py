@@ -45,7 +45,7 @@ class Ledgers:
         return await self.pipeline.submit(Submission("/v1/x", **{**base, **changes}))
 
     def take(self, owner: str = "w", wait_s: float = 0.0) -> Claim | Refused | None:
-        taken = self.worker.take(owner, QUEUES, "cpu", wait_s)
+        taken = self.worker.take(owner, QUEUES, ("cpu",) if wait_s else (), wait_s)
         assert len(taken) < 2
         return taken[0].claim if taken else None
 
