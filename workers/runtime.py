@@ -328,6 +328,8 @@ class Runtime:
         try:
             with structlog.contextvars.bound_contextvars(job_id=claim.job.id, stage=claim.stage):
                 try:
+                    if self.stopping:
+                        raise Released
                     async with asyncio.timeout(max(claim.job.deadline_at - time.time(), 0.001)):
                         await body(claim)
                 except TimeoutError:

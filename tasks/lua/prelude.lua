@@ -7,6 +7,7 @@ local function num(x) return string.format('%.6f', x) end
 local function job_key(id) return 'ty:job:' .. id end
 local function payload_key(id, name) return 'ty:payload:' .. id .. ':' .. name end
 local function bus_key(name) return 'ty:bus:' .. name end
+local function waiting_key(pool) return 'ty:waiting:' .. pool end
 local function terminal(status)
   return status == 'succeeded' or status == 'failed' or status == 'cancelled' or status == 'expired'
 end
@@ -83,7 +84,7 @@ end
 
 -- The thread that began last to wait for work of this pool; nil if none waits.
 local function waiting(pool)
-  local latest = redis.call('ZPOPMAX', 'ty:waiting:' .. pool)
+  local latest = redis.call('ZPOPMAX', waiting_key(pool))
   if latest[1] and tonumber(latest[2]) > now then return latest[1] end
 end
 

@@ -18,4 +18,8 @@ while popped do
   end
   popped = redis.call(unpack(pop))
 end
-for i = 6, 5 + pools do redis.call('ZADD', 'ty:waiting:' .. ARGV[i], num(now + wait), hands) end
+for i = 6, 5 + pools do
+  local key = waiting_key(ARGV[i])
+  redis.call('ZADD', key, num(now + wait), hands)
+  redis.call('EXPIRE', key, BUS_TTL_S)
+end
