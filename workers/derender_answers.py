@@ -14,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from tasks.errors import InvalidRequest, InvalidState, TokenyardError
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.derender import DerenderContext, context_to_json, read_context
 from tasks.protocol.derender_requests import (
     ChatDerenderRequest,
@@ -69,10 +67,7 @@ def derender_request(profile: ModelProfile, surface: str, body: JsonObject, *, c
         InvalidRequest: a field is wrong (`param` names it), or larger than the model allows.
         InvalidState: the stream state does not add up.
     """
-    try:
-        request = REQUESTS[surface].model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    request = read_wire(REQUESTS[surface], body)
     if request.stream:
         return _derender_event(profile, surface, request, body, created)
     return _derender_whole(profile, surface, request, body, created)

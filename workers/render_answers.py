@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import ValidationError
-
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Prompt, Tokenization
 from tasks.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from workers.catalog import ModelProfile
@@ -37,10 +35,7 @@ def _rendered_completion(profile: ModelProfile, body: JsonObject, job_id: str) -
 
 
 def _tokenized(profile: ModelProfile, body: JsonObject, _: str) -> JsonObject:
-    try:
-        request = TokenizeRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    request = read_wire(TokenizeRequest, body)
     if request.prompt is not None:
         special = request.add_special_tokens is not False
         prompt = Prompt(text=request.prompt, tokenization=Tokenization(add_special_tokens=special))
@@ -67,10 +62,7 @@ def _tokenized(profile: ModelProfile, body: JsonObject, _: str) -> JsonObject:
 
 
 def _detokenized(profile: ModelProfile, body: JsonObject, _: str) -> JsonObject:
-    try:
-        request = DetokenizeRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    request = read_wire(DetokenizeRequest, body)
     return {"prompt": profile.tokenizer.decode(request.tokens)}
 
 

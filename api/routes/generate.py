@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from api.auth import require_key
 from api.deps import process_of
 from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.routes.openai import ERRORS, answer
-from tasks.protocol.base import WireModel, invalid_request_from
+from tasks.protocol.base import WireModel, read_wire
 from tasks.protocol.generate_answers import REQUEST_PREFIX
 from tasks.protocol.generate_requests import GenerateBody
 from tasks.specs import ENDPOINTS
@@ -51,10 +50,7 @@ async def abort_requests(request: Request) -> Response:
     """End requests of the generate route, whichever process has them; ids that nobody knows are passed over."""
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
-    try:
-        wanted = AbortRequest.model_validate(json_object_from(raw))
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    wanted = read_wire(AbortRequest, json_object_from(raw))
     told = {name for given in wanted.request_ids for name in (given, given.removeprefix(REQUEST_PREFIX))}
     for request_id in told:
         for job_id in await process.store.requested(request_id):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from api.auth import require_key
 from api.deps import Process, process_of
@@ -19,7 +19,7 @@ from api.submissions import submission_for
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
 from tasks.ids import new_id
 from tasks.pipeline import Submission
-from tasks.protocol.base import WireModel, compact_json, invalid_request_from
+from tasks.protocol.base import WireModel, compact_json, read_wire
 from tasks.protocol.derender_requests import StoredDerenderRequest
 from tasks.specs import DERENDER, ENDPOINTS, GENERATE, STORED_DERENDER
 from tasks.store import Job, Status
@@ -88,10 +88,7 @@ async def submit(request: Request) -> Response:
     """Accept a request as a job. With an `Idempotency-Key` header, a repeated call returns the same job."""
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
-    try:
-        wanted = JobRequest.model_validate(json_object_from(raw))
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    wanted = read_wire(JobRequest, json_object_from(raw))
     endpoint = ENDPOINTS.get(wanted.endpoint)
     if endpoint is None:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}", param="endpoint")
@@ -196,10 +193,7 @@ async def derender(job_id: str, request: Request) -> Response:
     process = process_of(request)
     source = await find(process, job_id)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
-    try:
-        wanted = StoredDerenderRequest.model_validate(json_object_from(raw) if raw else {})
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    wanted = read_wire(StoredDerenderRequest, json_object_from(raw) if raw else {})
     if GENERATE not in source.stages or DERENDER not in source.stages:
         raise InvalidRequest(f"Jobs of {source.endpoint} have no answer that is made of generated tokens", param="id")
     if not source.status.terminal:

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import ValidationError
 
 from api.auth import require_key
 from api.deps import Process, process_of
@@ -19,7 +18,7 @@ from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_js
 from tasks.ids import new_id
 from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
-from tasks.protocol.base import ErrorEnvelope, WireModel, invalid_request_from
+from tasks.protocol.base import ErrorEnvelope, WireModel, read_wire
 from tasks.protocol.derender_requests import (
     ChatDerenderRequest,
     CompletionDerenderRequest,
@@ -73,10 +72,7 @@ REQUESTS: dict[str, type[WireModel]] = {
 def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[ModelSettings, Any]:
     """Everything that can be said against a request without its tokenizer; returns its model and the request."""
     model = process.admission.model(body.get("model"))
-    try:
-        request: Any = REQUESTS[endpoint.path].model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    request: Any = read_wire(REQUESTS[endpoint.path], body)
     most = process.settings.limits.max_choices
     if (getattr(request, "n", None) or 1) > most:
         raise InvalidRequest(f"n must be at most {most}", param="n")

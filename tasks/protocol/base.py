@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -76,6 +76,17 @@ class ErrorEnvelope(WireModel):
     """`{"error": {"message", "type", "param", "code"}}`, as OpenAI and vLLM answer."""
 
     error: ErrorInfo
+
+
+W = TypeVar("W", bound=BaseModel)
+
+
+def read_wire(model: type[W], value: Any) -> W:
+    """A body, or a part of one, as its model; raises InvalidRequest naming the field."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid_request_from(error) from error
 
 
 def invalid_request_from(error: ValidationError) -> InvalidRequest:

@@ -18,11 +18,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import ValidationError
-
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.anthropic import ContentBlock, Message, MessagesRequest, OutputConfig, Tool
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation
 from tasks.protocol.derender import DerenderContext
 from workers.surfaces.anthropic_answers import (
@@ -42,10 +40,7 @@ _OPTIONS = ("cache_salt", "kv_transfer_params", "ec_transfer_params")
 
 def read(body: JsonObject) -> MessagesRequest:
     """The body as a validated request; raises InvalidRequest naming the field."""
-    try:
-        return MessagesRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    return read_wire(MessagesRequest, body)
 
 
 def quieten(request: MessagesRequest, effort: str) -> MessagesRequest:

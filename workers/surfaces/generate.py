@@ -16,10 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from tasks.errors import InvalidState
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Finish, Logprobs, Text, TopLogprob
@@ -46,10 +44,7 @@ class Generate:
 
     def read(self, body: JsonObject) -> GenerateBody:
         """The body as a validated request; raises InvalidRequest naming the field."""
-        try:
-            return GenerateBody.model_validate(body)
-        except ValidationError as error:
-            raise invalid_request_from(error) from error
+        return read_wire(GenerateBody, body)
 
     def converse(self, request: GenerateBody) -> Conversation:
         """Nothing is said: the prompt is rendered already."""

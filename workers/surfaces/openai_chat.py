@@ -14,10 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from tasks.errors import InvalidState
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Finish
@@ -55,10 +53,7 @@ class OpenAIChat:
 
     def read(self, body: JsonObject) -> ChatCompletionRequest:
         """The body as a validated request; raises InvalidRequest naming the field."""
-        try:
-            return ChatCompletionRequest.model_validate(body)
-        except ValidationError as error:
-            raise invalid_request_from(error) from error
+        return read_wire(ChatCompletionRequest, body)
 
     def converse(self, request: ChatCompletionRequest) -> Conversation:
         """What the request asks of the model."""

@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from tasks.errors import InvalidState
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Prompt, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.events import Finish, Logprobs, Text, TokenLogprobs, TopLogprob
@@ -24,10 +22,7 @@ from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, C
 
 def read(body: JsonObject) -> CompletionRequest:
     """The body as a validated request; raises InvalidRequest naming the field."""
-    try:
-        return CompletionRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    return read_wire(CompletionRequest, body)
 
 
 def prompts_of(request: CompletionRequest) -> list[Prompt]:

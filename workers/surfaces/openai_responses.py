@@ -16,10 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from tasks.errors import InvalidRequest, InvalidState
-from tasks.protocol.base import JsonObject, invalid_request_from
+from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender import DerenderContext
 from tasks.protocol.openai_responses import ResponsesRequest
@@ -51,10 +49,7 @@ _UNFINISHED = ("in_progress", "incomplete")
 
 def read(body: JsonObject) -> ResponsesRequest:
     """The body as a validated request; raises InvalidRequest naming the field."""
-    try:
-        return ResponsesRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request_from(error) from error
+    return read_wire(ResponsesRequest, body)
 
 
 def converse(request: ResponsesRequest) -> Conversation:
