@@ -149,7 +149,8 @@ class FlowerSettings(_Frozen):
 
 class WorkerSettings(_Frozen):
     cpu_processes: int = Field(2, ge=1)
-    cpu_threads: int = Field(2, ge=1)
+    cpu_threads: int = Field(2, ge=2)
+    """Threads of a CPU worker that render and derender: Celery's, and the one that waits for work by itself."""
     gpu_processes: int = Field(1, ge=1)
     drain_s: float = 8.0
     """How long a stopping worker goes on with what it has before it gives it to another."""

@@ -30,10 +30,10 @@ HANDING_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message's headers, and what became of the claim of the stage that it is about."""
+    """A message's headers, and what became of the claim of the stage that it is about; None if it is to be asked for."""
 
     headers: JsonObject
-    claim: Claim | Refused
+    claim: Claim | Refused | None
 
 
 class BlockingLedger:
@@ -80,49 +80,51 @@ class BlockingLedger:
         hands = f"{owner} {threading.get_ident()}"
         queue, limits = self._settings.queue, self._settings.limits
         arguments = (hands, wait_s, queue.lease_s, limits.max_attempts, len(pools), *pools, *queues)
-        read = (f"ty:hands:{hands}", "LEFT", "COUNT", 1_000_000)
-        # It waits a little longer than it is waited for.
-        popping = ("BLMPOP", wait_s + HANDING_S, 1, *read) if pools else ("LMPOP", 1, *read)
-        popped = self._patiently(lambda: self._run_then("take", arguments, popping))
+        found = self._run("take", arguments)
+        if found is not None:
+            return [_taken(owner, found)]
+        if not pools:
+            return []
+        # What comes after the registration waits in the list already; the thread stays a little longer than it counts.
+        read = ("BLMPOP", wait_s + HANDING_S, 1, f"ty:hands:{hands}", "LEFT", "COUNT", 1_000_000)
+        popped = self._patiently(lambda: self._ask(*read))
         records = [] if popped is None else popped[1]
         taken = []
         while records:
             count = int(records[0])
-            message, answer, records = records[1], records[2 : count + 1], records[count + 1 :]
-            headers = json.loads(message)["headers"]
-            taken.append(Taken(headers, claim_from_answer(headers["job"], headers["stage"], owner, answer)))
+            taken.append(_taken(owner, records[1 : count + 1]))
+            records = records[count + 1 :]
         return taken
 
     def close(self) -> None:
         self._pool.disconnect()
 
-    def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Redis's answers to commands that are sent together; an error is an answer."""
+    def _ask(self, *command: Any) -> Any:
         connection = getattr(self._own, "connection", None)
         if connection is None:
             connection = self._own.connection = self._pool.get_connection()
         try:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            return [_answer(connection) for _ in commands]
+            connection.send_command(*command)
+            return connection.read_response()
+        except ResponseError:
+            raise
         except BaseException:
             # An answer may still be on its way: nobody must take it for that to another question.
             connection.disconnect()
             raise
 
     def _run(self, script: str, arguments: tuple[Any, ...]) -> Any:
-        return self._patiently(lambda: self._run_then(script, arguments))
+        def run() -> Any:
+            while True:
+                if script not in self._shas:
+                    loaded = self._ask("SCRIPT", "LOAD", self._sources[script])
+                    self._shas[script] = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
+                try:
+                    return self._ask("EVALSHA", self._shas[script], 0, *arguments)
+                except NoScriptError:  # Redis was restarted: its script cache is not part of its data
+                    self._shas.pop(script, None)
 
-    def _run_then(self, script: str, arguments: tuple[Any, ...], *after: tuple[Any, ...]) -> Any:
-        """Run a script, and with it the commands `after`; returns the last answer."""
-        while True:
-            if script not in self._shas:
-                (loaded,) = self._ask(("SCRIPT", "LOAD", self._sources[script]))
-                self._shas[script] = _raised(loaded).decode()
-            answers = self._ask(("EVALSHA", self._shas[script], 0, *arguments), *after)
-            if isinstance(answers[0], NoScriptError):  # Redis was restarted: its script cache is not part of its data
-                self._shas.pop(script, None)
-                continue
-            return [_raised(answer) for answer in answers][-1]
+        return self._patiently(run)
 
     def _patiently(self, ask: Callable[[], Any]) -> Any:
         """Ask again while Redis is away."""
@@ -140,14 +142,9 @@ class BlockingLedger:
                 pause_s = min(pause_s * 2, 1.0)
 
 
-def _answer(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except ResponseError as error:
-        return error
-
-
-def _raised(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+def _taken(owner: str, record: list[bytes]) -> Taken:
+    message, *answer = record
+    headers = json.loads(message)["headers"]
+    if answer == [b"ask"]:
+        return Taken(headers, None)
+    return Taken(headers, claim_from_answer(headers["job"], headers["stage"], owner, answer))

@@ -116,7 +116,7 @@ def _derender_stored(profile: ModelProfile, body: JsonObject) -> JsonObject:
 
 
 settings = load_settings()
-app = create_app(settings, queues=cpu_queues(), threads=settings.workers.cpu_threads)
+app = create_app(settings, queues=cpu_queues(), threads=settings.workers.cpu_threads - 1)
 catalog = Catalog(settings)
 followers: Followers
 runtime = Runtime(

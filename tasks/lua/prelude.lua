@@ -102,15 +102,21 @@ local function send(id, stage, queue, body, lost_after, again)
   redis.call('ZADD', 'ty:watch', num(now + lost_after), id .. '|' .. stage)
 end
 
+-- What is laid before a thread is written to the append-only file once more.
+local MOST_HANDED_BYTES = 8192
+
 -- Send a stage for the first time: to a thread that waits for work of its kind, which spares it asking, or to its queue.
--- `message`: {stage, queue, pool, payloads that the stage reads}; `terms`: {lost_after, lease, most}.
+-- `message`: {stage, queue, pool, payloads that the stage reads}; `terms`: {lost_after, lease, most}. A thread asks by
+-- itself for payloads that are long: it is handed {'ask'} in the place of its claim.
 local function dispatch(id, message, body, terms)
   local hands = waiting(message[3])
   if hands then
+    local bytes, reads = 0, message[4]
+    for _, name in ipairs(reads) do bytes = bytes + redis.call('STRLEN', payload_key(id, name)) end
+    if bytes > MOST_HANDED_BYTES then reads = {} end
     redis.call('HSET', job_key(id), message[1] .. '.sent', num(now))
-    local owner = string.match(hands, '^%S+')
-    local claimed = claim(id, message[1], owner, terms.lease, terms.most, message[4])
-    if claimed[1] == 'ok' then return hand(hands, body, claimed) end
+    local claimed = claim(id, message[1], string.match(hands, '^%S+'), terms.lease, terms.most, reads)
+    if claimed[1] == 'ok' then return hand(hands, body, bytes > MOST_HANDED_BYTES and {'ask'} or claimed) end
   end
   send(id, message[1], message[2], body, terms.lost_after, false)
 end

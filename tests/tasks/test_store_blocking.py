@@ -115,6 +115,18 @@ async def test_a_thread_that_waits_is_handed_its_work_and_no_queue_has_it(ledger
     assert await ledgers.store.queued(QUEUES) == [0, 1], "it waits no more"
 
 
+async def test_what_is_long_is_asked_for_by_whom_it_is_handed_to(ledgers: Ledgers) -> None:
+    waiting = asyncio.create_task(asyncio.to_thread(ledgers.worker.take, "w", QUEUES, ("cpu",), 30.0))
+    await asyncio.sleep(0.1)
+    job_id = await ledgers.submit(body=b"x" * 10_000)
+    async with asyncio.timeout(20):
+        (taken,) = await waiting
+    assert (taken.headers["job"], taken.claim) == (job_id, None)
+    assert ledgers.worker.claim(job_id, "render", "other", ()) == Refused("held")
+    claim = ledgers.worker.claim(job_id, "render", "w", ("request",))
+    assert isinstance(claim, Claim) and claim.attempt == 1 and len(claim.payloads["request"]) == 10_000
+
+
 async def test_a_thread_whose_time_is_over_is_handed_nothing(ledgers: Ledgers) -> None:
     assert ledgers.take(wait_s=0.05) is None
     await ledgers.submit()
