@@ -135,7 +135,8 @@ async def test_a_stopping_worker_hands_its_streams_over(
 async def test_a_stopping_worker_ends_what_soon_ends(
     yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
 ) -> None:
-    job_id = await yard.submit(http, PROMPT.format(0), 80)
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 0)
+    job_id = await yard.submit(http, PROMPT.format(0), 220)
     report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
     victim = yard.name_of(max(busy_of(report), key=lambda pid: busy_of(report)[pid]))
     process, told_at = yard.processes.pop(victim), time.time()
