@@ -75,5 +75,6 @@ class Transport(kombu_redis.Transport):
 
 
 def install() -> None:
-    """Make `redis://` mean this transport, for every connection that is opened from now on."""
-    TRANSPORT_ALIASES["redis"] = f"{__name__}:Transport"
+    """Make `redis://` and `rediss://` mean this transport, for every connection that is opened from now on."""
+    for scheme in ("redis", "rediss"):
+        TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from tasks import transport
 from tasks.app import create_app
 from tests.conftest import RedisServer, quick_settings, redis_binary
 
@@ -115,6 +116,12 @@ def restart_under_load(server: RedisServer, crew: Crew, rounds: int, **environme
         if worker.poll() is not None:
             break
     return worker.poll() is None, lost()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_connections_of_both_schemes_are_hardened(scheme: str) -> None:
+    with create_app(quick_settings(f"{scheme}://localhost:6379/0")).connection_for_read() as connection:
+        assert type(connection.transport) is transport.Transport
 
 
 def test_a_worker_survives_a_restart_of_redis_and_nothing_is_lost(own_redis: RedisServer, tmp_path: Path) -> None:
