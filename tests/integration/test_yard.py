@@ -96,8 +96,7 @@ async def test_two_hundred_streams_at_once(yard: Yard, http: aiohttp.ClientSessi
     prompts = [PROMPT.format(number) for number in range(200)]
     streams = [asyncio.create_task(yard.stream(http, prompt, 120, model="slow")) for prompt in prompts]
     # One GPU worker process alone holds so many that two hundred would fit.
-    report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 200)
-    assert sum(streams_of(report).values()) > 0
+    await yard.until(http, lambda report: sum(busy_of(report).values()) == 200 and sum(streams_of(report).values()) > 0)
     for prompt, text in zip(prompts, await asyncio.gather(*streams), strict=True):
         assert text == echoed(tokenizer, prompt, 120)
 
