@@ -132,7 +132,6 @@ def api(host: str | None, port: int | None, processes: int) -> None:
         workers=processes,
         log_level="warning",
         access_log=False,
-        proxy_headers=False,  # nothing is said or decided by who the client is
         # Longer than clients and load balancers keep an idle connection, so that they are the ones to close it.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,

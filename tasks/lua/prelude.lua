@@ -51,7 +51,8 @@ local function claim(id, stage, owner, lease, most, reads)
   if v[2] == 'running' and not mine and tonumber(v[4]) > now then return {'held'} end
   if tonumber(v[5]) <= now then return {'expired'} end
   local attempt = tonumber(v[7] or '0')
-  -- The same owner asks again only when the answer to its first question was lost on the way.
+  -- The same owner asks again when the answer to its first question was lost on the way, or for payloads that were too
+  -- long to be handed to it.
   if not mine then
     attempt = attempt + 1
     if attempt > most then return {'exhausted'} end
