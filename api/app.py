@@ -21,15 +21,15 @@ from api.openapi import describe
 from api.relay import Hub
 from api.routes import generate, health, jobs, openai, stages
 from api.routes.direct import EndpointRoute
-from tasks.app import create_app as create_celery
-from tasks.bus import Bus
+from tasks.broker.app import create_app as create_celery
 from tasks.errors import BrokerUnavailable
+from tasks.ledger.bus import Bus
+from tasks.ledger.redis_store import RedisBus, RedisStore
+from tasks.ledger.store import JobStore
 from tasks.pipeline import Pipeline
 from tasks.reaper import reap_forever
 from tasks.settings import Settings, load_settings
 from tasks.specs import ENDPOINTS
-from tasks.store import JobStore
-from tasks.store_redis import RedisBus, RedisStore
 from tasks.telemetry import configure_logging
 
 DESCRIPTION = """Requests to language models as queued work. `/v1/chat/completions` and `/v1/models` are what the

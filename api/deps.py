@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from tasks.ledger.store import JobStore
 from tasks.pipeline import Pipeline
 from tasks.settings import Settings
-from tasks.store import JobStore
 
 if TYPE_CHECKING:
     from api.limits import Admission

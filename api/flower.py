@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.app import create_app
+from tasks.broker.app import create_app
 from tasks.settings import load_settings
 
 app = create_app(load_settings())

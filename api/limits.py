@@ -8,11 +8,11 @@ from typing import Any
 
 from fastapi import Request
 
+from tasks.broker.routing import queue_for
 from tasks.errors import BrokerUnavailable, InvalidRequest, ModelNotFound, NoLiveWorker, PayloadTooLarge
-from tasks.routing import queue_for
+from tasks.ledger.store import JobStore, Worker
 from tasks.settings import ModelSettings, Settings
 from tasks.specs import Stage
-from tasks.store import JobStore, Worker
 
 REFRESH_S = 1.0
 

@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator
 from fastapi import Request
 
 from api.errors import envelope_from
-from tasks.bus import Bus, parse_message
 from tasks.errors import BrokerUnavailable, Cancelled, JobNotFound, TokenyardError, error_from_json
+from tasks.ledger.bus import Bus, parse_message
+from tasks.ledger.store import Entry, JobStore
 from tasks.pipeline import Pipeline
 from tasks.protocol.base import compact_json
-from tasks.store import Entry, JobStore
 from tasks.telemetry import get_logger
 
 log = get_logger(__name__)

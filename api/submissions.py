@@ -7,8 +7,8 @@ from typing import Any
 from tasks.errors import InvalidRequest
 from tasks.pipeline import Submission
 from tasks.protocol.base import INT64, JsonObject, compact_json
-from tasks.protocol.generate import pack_token_ids
-from tasks.protocol.generate_requests import GenerateBody
+from tasks.protocol.tokens import pack_token_ids
+from tasks.protocol.vllm_generate import GenerateBody
 from tasks.settings import ModelSettings
 from tasks.specs import GENERATE, Endpoint
 

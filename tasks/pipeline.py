@@ -15,12 +15,12 @@ from typing import Any
 
 from celery import Celery
 
+from tasks.broker.routing import Router, queue_for
 from tasks.errors import Cancelled, DeadlineExceeded, TokenyardError, error_to_json
 from tasks.ids import new_id
-from tasks.routing import Router, queue_for
+from tasks.ledger.store import Job, JobStore, Message, NewJob, Status
 from tasks.settings import Settings
 from tasks.specs import DERENDER, GENERATE, Stage, spec_for
-from tasks.store import Job, JobStore, Message, NewJob, Status
 
 
 @dataclass(frozen=True, slots=True)

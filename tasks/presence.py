@@ -7,8 +7,8 @@ import socket
 import sys
 
 from tasks.errors import BrokerUnavailable
+from tasks.ledger.redis_store import RedisStore
 from tasks.settings import Settings, load_settings
-from tasks.store_redis import RedisStore
 
 
 async def is_present(settings: Settings, role: str, host: str) -> bool:

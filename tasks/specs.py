@@ -1,6 +1,6 @@
 """Every task of the system, declared once: its name, its queue, its time limit, what it reads.
 
-Specs are plain data. `tasks.routing` turns them into messages, `workers.runtime` binds bodies to them, and the
+Specs are plain data. `tasks.broker.routing` turns them into messages, `workers.runtime.process` binds bodies to them, and the
 ledger counts their attempts. A task's only argument is the job's id: everything else is in the ledger.
 """
 
@@ -25,7 +25,7 @@ class TaskSpec:
     queue: str
     """Queue name; `{model}` and `{job_class}` are filled in by routing."""
     reads: tuple[str, ...]
-    """Payloads that come with the claim, by name (see `tasks.store`)."""
+    """Payloads that come with the claim, by name (see `tasks.ledger.store`)."""
     time_limit_s: float
     """A run that takes longer is given up and counted as an attempt."""
     pool: str

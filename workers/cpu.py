@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 
-from tasks.app import cpu_queues, create_app
+from tasks.broker.app import cpu_queues, create_app
 from tasks.errors import JobNotFound
+from tasks.ledger.store import Claim, Commit, Status, event_line
 from tasks.protocol.base import JsonObject, compact_json
-from tasks.protocol.derender import context_to_json
-from tasks.protocol.generate import chunk_from_json, pack_token_ids, unpack_token_ids
+from tasks.protocol.derender_context import context_to_json
+from tasks.protocol.tokens import chunk_from_json, pack_token_ids, unpack_token_ids
 from tasks.settings import load_settings
 from tasks.specs import (
     CPU,
@@ -24,15 +25,14 @@ from tasks.specs import (
     RENDER_TASK,
     STORED_DERENDER,
 )
-from tasks.store import Claim, Commit, Status, event_line
-from workers import derendering
-from workers.catalog import Catalog, ModelProfile
-from workers.contexts import read_context
-from workers.derender_answers import derender_request, other_reader, read_otherwise
-from workers.following import Followers
-from workers.prompts import prepare
-from workers.render_answers import RENDER_ANSWERS
-from workers.runtime import Runner, Runtime, bind, serve
+from workers.derender import fold
+from workers.derender.answers import derender_request, other_reader, read_otherwise
+from workers.derender.context import read_context
+from workers.derender.follow import Followers
+from workers.models.catalog import Catalog, ModelProfile
+from workers.render.answers import RENDER_ANSWERS
+from workers.render.prompts import prepare
+from workers.runtime.process import Runner, Runtime, bind, serve
 
 LINGER_S = 0.05
 """How long a pool thread that has finished a task waits for the next one before it returns to Celery."""
@@ -49,7 +49,7 @@ def render(claim: Claim) -> Commit:
         return Commit(events=[event_line("r", answer)], done=True, status=Status.SUCCEEDED)
     prepared = prepare(profile, endpoint.surface, body)
     (prompt,) = prepared.prompts
-    context = derendering.describe(
+    context = fold.describe(
         profile,
         endpoint.surface,
         prepared.request,
@@ -75,7 +75,7 @@ def derender(claim: Claim) -> Commit:
     profile = catalog.get(claim.job.model)
     context = read_context(profile, claim.job, claim.payloads)
     entries = runtime.wait(runtime.store.read_tokens(claim.job.id, 0))
-    response = derendering.respond(
+    response = fold.respond(
         profile,
         context,
         unpack_token_ids(claim.payloads["prompt"]),
@@ -107,7 +107,7 @@ def _derender_stored(profile: ModelProfile, body: JsonObject) -> JsonObject:
         raise JobNotFound(f"Nothing is kept of what {source_id!r} generated.", param="id")
     own = catalog.get(source.model)
     reader = other_reader(profile, own, body)
-    return derendering.respond(
+    return fold.respond(
         reader,
         read_otherwise(read_context(own, source, payloads), reader),
         unpack_token_ids(payloads["prompt"]),

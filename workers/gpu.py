@@ -16,19 +16,19 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from tasks import transport
-from tasks.app import create_app, generate_queue, gpu_queues
+from tasks.broker import transport
+from tasks.broker.app import create_app, generate_queue, gpu_queues
 from tasks.errors import TokenyardError
+from tasks.ledger.store import Claim, Commit, Status, event_line
 from tasks.protocol.base import JsonObject, compact_json
-from tasks.protocol.generate import GenerateRequest, TokenChunk, chunk_from_json, chunk_to_json, unpack_token_ids
+from tasks.protocol.tokens import GenerateRequest, TokenChunk, chunk_from_json, chunk_to_json, unpack_token_ids
 from tasks.settings import ModelSettings, Settings, load_settings
 from tasks.specs import GENERATE, GENERATE_TASK
-from tasks.store import Claim, Commit, Status, event_line
 from tasks.telemetry import get_logger
-from workers.engines.base import Engine, choice_count, continue_request
-from workers.engines.registry import create_engine
-from workers.generate_answers import TokenAnswer, describe_tokens
-from workers.runtime import Runner, Runtime, bind, serve
+from workers.generate.answers import TokenAnswer, describe_tokens
+from workers.generate.engines.base import Engine, choice_count, continue_request
+from workers.generate.engines.registry import create_engine
+from workers.runtime.process import Runner, Runtime, bind, serve
 
 log = get_logger(__name__)
 

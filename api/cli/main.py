@@ -348,7 +348,7 @@ def pull_model(name: str) -> None:
       tokenyard models pull smollm2
       tokenyard models pull Qwen/Qwen3-0.6B
     """
-    sys.exit(subprocess.run(python("workers.assets", "pull", name), check=False).returncode)
+    sys.exit(subprocess.run(python("workers.models", "pull", name), check=False).returncode)
 
 
 if __name__ == "__main__":

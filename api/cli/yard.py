@@ -120,9 +120,9 @@ def flower_command(settings: Settings, port: int | None = None) -> tuple[str, ..
 def embedded_model(announce: Callable[[str], None]) -> tuple[dict[str, object], Path]:
     """The settings of the embedded model and its GGUF file, fetched if it is not there yet."""
     announce(f"with the model {EMBEDDED_MODEL}")
-    subprocess.run(python("workers.assets", "pull", EMBEDDED_MODEL), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(python("workers.models", "pull", EMBEDDED_MODEL), check=True, stdout=subprocess.DEVNULL)
     located = subprocess.run(
-        python("workers.assets", "path", EMBEDDED_MODEL), check=True, capture_output=True, text=True
+        python("workers.models", "path", EMBEDDED_MODEL), check=True, capture_output=True, text=True
     )
     gguf = Path(located.stdout.strip())
     return {"name": EMBEDDED_MODEL, "tokenizer": str(gguf), "max_model_len": EMBEDDED_CONTEXT}, gguf
@@ -149,7 +149,7 @@ def start_yard(
         model["engine"] = {"kind": "llamacpp", "urls": [url], "concurrency": EMBEDDED_SLOTS}
         environment["TOKENYARD_MODELS"] = json.dumps([model])
         announce("engine")
-        engine = python("workers.engines.embedded", "--gguf", str(gguf), "--port", str(port))
+        engine = python("workers.generate.engines.embedded", "--gguf", str(gguf), "--port", str(port))
         sizes = ("--parallel", str(EMBEDDED_SLOTS), "--context", str(EMBEDDED_CONTEXT))
         supervisor.start(Service("engine", (*engine, *sizes), ready=answers(f"{url}/health")))
     announce("workers, API and Flower")

@@ -11,8 +11,7 @@ from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.routes.openai import ERRORS, answer
 from tasks.protocol.base import WireModel, read_wire
-from tasks.protocol.generate_answers import REQUEST_PREFIX
-from tasks.protocol.generate_requests import GenerateBody
+from tasks.protocol.vllm_generate import REQUEST_PREFIX, GenerateBody
 from tasks.specs import ENDPOINTS
 
 router = APIRouter(dependencies=[Depends(require_key)], prefix="/inference/v1", tags=["Stages"])

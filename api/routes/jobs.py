@@ -18,11 +18,11 @@ from api.routes.openai import CHAT_EXAMPLE, ERRORS, check, run
 from api.submissions import submission_for
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
 from tasks.ids import new_id
+from tasks.ledger.store import Job, Status
 from tasks.pipeline import Submission
 from tasks.protocol.base import WireModel, compact_json, read_wire
-from tasks.protocol.derender_requests import StoredDerenderRequest
+from tasks.protocol.vllm_derender import StoredDerenderRequest
 from tasks.specs import DERENDER, ENDPOINTS, GENERATE, STORED_DERENDER
-from tasks.store import Job, Status
 
 router = APIRouter(prefix="/v1/jobs", dependencies=[Depends(require_key)], tags=["Jobs"])
 

@@ -16,25 +16,25 @@ from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
 from api.submissions import submission_for
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
 from tasks.ids import new_id
+from tasks.ledger.store import Entry
 from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
 from tasks.protocol.base import ErrorEnvelope, WireModel, read_wire
-from tasks.protocol.derender_requests import (
+from tasks.protocol.openai_chat import ChatCompletionRequest
+from tasks.protocol.openai_completions import CompletionRequest
+from tasks.protocol.openai_models import list_models
+from tasks.protocol.openai_responses import ResponsesRequest
+from tasks.protocol.vllm_derender import (
     ChatDerenderRequest,
     CompletionDerenderRequest,
     DerenderRequest,
     MessagesDerenderRequest,
     ResponsesDerenderRequest,
 )
-from tasks.protocol.generate_requests import GenerateBody
-from tasks.protocol.openai_chat import ChatCompletionRequest
-from tasks.protocol.openai_completions import CompletionRequest
-from tasks.protocol.openai_models import list_models
-from tasks.protocol.openai_responses import ResponsesRequest
-from tasks.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tasks.protocol.vllm_generate import GenerateBody
+from tasks.protocol.vllm_tokenize import DetokenizeRequest, TokenizeRequest
 from tasks.settings import ModelSettings
 from tasks.specs import ENDPOINTS, GENERATE, Endpoint
-from tasks.store import Entry
 
 router = APIRouter(dependencies=[Depends(require_key)], tags=["OpenAI"])
 

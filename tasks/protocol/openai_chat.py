@@ -31,7 +31,7 @@ from tasks.protocol.base import (
     WireModel,
     refuse,
 )
-from tasks.protocol.generate import StreamOptions
+from tasks.protocol.tokens import StreamOptions
 
 MAX_CHOICES = 16_384
 

@@ -22,7 +22,7 @@ from tasks.protocol.base import (
     WireModel,
     refuse,
 )
-from tasks.protocol.generate import StreamOptions
+from tasks.protocol.tokens import StreamOptions
 
 DEFAULT_MAX_TOKENS = 16
 

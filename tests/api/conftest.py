@@ -15,12 +15,12 @@ import uvicorn
 
 from api.app import create_app
 from api.cli.yard import free_port
-from tasks.bus import Bus
 from tasks.errors import BrokerUnavailable
+from tasks.ledger.bus import Bus
+from tasks.ledger.memory_store import MemoryBus, MemoryStore
+from tasks.ledger.store import Claim, Commit, Entry, Job, JobStore, Message, NewJob, Status, Worker
 from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
-from tasks.store import Claim, Commit, Entry, Job, JobStore, Message, NewJob, Status, Worker
-from tasks.store_memory import MemoryBus, MemoryStore
 from tests.conftest import quick_settings
 
 EVERY_QUEUE = ("render", "generate.tiny.interactive", "generate.tiny.batch", "derender")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tasks.ledger.store import Claim, Status
 from tasks.protocol.base import JsonObject
-from tasks.protocol.generate import unpack_token_ids
-from tasks.store import Claim, Status
+from tasks.protocol.tokens import unpack_token_ids
 from tests.api.conftest import Serve, Stage, eventually, sse_of
 
 PATH = "/inference/v1/generate"

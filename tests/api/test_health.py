@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.store import Worker
+from tasks.ledger.store import Worker
 from tests.api.conftest import EVERY_QUEUE, Serve, Stage
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from api import relay
 from tasks.errors import EngineFailed, EngineUnavailable, error_to_json
+from tasks.ledger.store import Status
 from tasks.protocol.base import compact_json
-from tasks.store import Status
 from tests.api.conftest import CHAT, Serve, Stage, chunk, eventually, sse_of, texts_of
 
 ANSWER = {"id": "chatcmpl-1", "choices": []}

@@ -7,15 +7,15 @@ import time
 from collections.abc import Sequence
 
 from tasks.protocol.base import compact_json
-from tasks.protocol.generate import TokenChunk
+from tasks.protocol.tokens import TokenChunk
 from tasks.settings import ModelSettings
 from tests.bench.table import Table
 from tests.golden.families import REASONING, TOOLS
 from tests.golden.families import Reasoning as ReasoningWriter
 from tests.peer.reference import PEER, TOKENIZERS, started
 from tests.workers.parsing.test_goldens import OFFERED
-from workers import derendering
-from workers.catalog import load_model
+from workers.derender import fold
+from workers.models.catalog import load_model
 from workers.parsing import ParseContext, Parser, ParserState, bind, load_format, parse, start, step
 from workers.surfaces.openai_chat import OPENAI_CHAT
 
@@ -115,10 +115,8 @@ def answer_rows() -> list[tuple[str, ...]]:
     took, theirs = [], []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        context = derendering.describe(
-            profile, "openai_chat", request, response_id="r", created=1, prompt_token_ids=prompt
-        )
-        compact_json(derendering.respond(profile, context, prompt, [TokenChunk(0, tuple(ids), None, "length")]))
+        context = fold.describe(profile, "openai_chat", request, response_id="r", created=1, prompt_token_ids=prompt)
+        compact_json(fold.respond(profile, context, prompt, [TokenChunk(0, tuple(ids), None, "length")]))
         took.append(time.perf_counter() - began)
     if (PEER / "bin" / "python").exists():
         server = {"model": model.tokenizer, "tool_call_parser": "hermes", "reasoning_parser": "qwen3"}

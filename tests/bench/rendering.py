@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tasks.protocol.conversation import Conversation
 from tests.bench.table import Table
-from workers.rendering.base import Renderer, make_renderer
-from workers.rendering.loading import load
-from workers.rendering.requests import EngineFacts, resolve_request
+from workers.models.loading import load
+from workers.render.requests import EngineFacts, resolve_request
+from workers.renderers.base import Renderer, make_renderer
 
 FOLDER = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser() / "qwen3"
 SECONDS = 2.0

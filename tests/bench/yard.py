@@ -21,13 +21,13 @@ from typing import Any
 import aiohttp
 
 from api.cli.yard import answers, free_port, python
-from tasks.protocol.generate import GenerateRequest
+from tasks.protocol.tokens import GenerateRequest
 from tasks.settings import EngineSettings
 from tests.bench.table import Table, milliseconds
 from tests.conftest import RedisServer, redis_binary
 from tests.integration.harness import Yard, scripted_model, write_tokenizer
-from workers.engines.base import Engine
-from workers.engines.registry import create_engine
+from workers.generate.engines.base import Engine
+from workers.generate.engines.registry import create_engine
 
 PROMPT = "Tell me about the number {}."
 SLOTS = 8
@@ -60,11 +60,11 @@ async def _session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def _with_model(folder: Path, redis: RedisServer) -> list[Table]:
-    located = subprocess.run(python("workers.assets", "pull", "smollm2"), check=True, capture_output=True, text=True)
+    located = subprocess.run(python("workers.models", "pull", "smollm2"), check=True, capture_output=True, text=True)
     gguf = located.stdout.strip().splitlines()[-1]
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = python("workers.engines.embedded", "--gguf", gguf, "--port", str(port), "--parallel", str(SLOTS))
+    command = python("workers.generate.engines.embedded", "--gguf", gguf, "--port", str(port), "--parallel", str(SLOTS))
     with subprocess.Popen([*command, "--context", "2048"], stdout=subprocess.DEVNULL) as server:
         engine_settings: dict[str, Any] = {"kind": "llamacpp", "urls": [url], "concurrency": SLOTS}
         engine = create_engine(EngineSettings(**engine_settings))

@@ -21,11 +21,11 @@ import aiohttp
 import pytest
 
 from tasks.errors import EngineRefused, InvalidRequest
-from tasks.protocol.generate import GenerateRequest, TokenChunk
+from tasks.protocol.tokens import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings
-from workers.engines.base import Engine, continue_request, fold_chunks
-from workers.engines.registry import create_engine
-from workers.engines.scripted import ScriptedEngine
+from workers.generate.engines.base import Engine, continue_request, fold_chunks
+from workers.generate.engines.registry import create_engine
+from workers.generate.engines.scripted import ScriptedEngine
 
 CHATML_QUESTION = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 """`What is the capital of France?` in SmolLM2's ids."""
@@ -211,7 +211,7 @@ def embedded_url() -> Iterator[str]:
     if gguf is None:
         pytest.skip("the model smollm2 is not in the cache")
     port = free_port()
-    command = [sys.executable, "-m", "workers.engines.embedded", "--gguf", str(gguf), "--port", str(port)]
+    command = [sys.executable, "-m", "workers.generate.engines.embedded", "--gguf", str(gguf), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tasks.app import create_app
-from tasks.bus import Bus, parse_message
+from tasks.broker.app import create_app
 from tasks.errors import Conflict, EngineFailed, QueueFull, error_to_json
+from tasks.ledger.bus import Bus, parse_message
+from tasks.ledger.memory_store import MemoryStore
+from tasks.ledger.redis_store import RedisBus, RedisStore, connect
+from tasks.ledger.store import Claim, ClaimLost, Commit, JobStore, Refused, Status, Worker
 from tasks.pipeline import Pipeline, Submission
 from tasks.reaper import reap
-from tasks.store import Claim, ClaimLost, Commit, JobStore, Refused, Status, Worker
-from tasks.store_memory import MemoryStore
-from tasks.store_redis import RedisBus, RedisStore, connect
 from tests.conftest import quick_settings
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext, context_from_json, context_to_json
+from tasks.protocol.derender_context import DerenderContext, context_from_json, context_to_json
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, Event, Finish, Reasoning, Text
 from workers.surfaces.base import SURFACES, AnswerFacts, ChoiceDelta, Surface, load_surface
 

@@ -23,8 +23,8 @@ from tasks.settings import ModelSettings
 from tests.peer.reference import PEER, TOKENIZERS
 from tests.peer.serving import serve_vllm
 from tests.peer.test_yard_parity import QWEN3, WEATHER
-from workers.catalog import ModelProfile, load_model
-from workers.derender_answers import derender_request
+from workers.derender.answers import derender_request
+from workers.models.catalog import ModelProfile, load_model
 
 pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 

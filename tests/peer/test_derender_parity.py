@@ -20,8 +20,8 @@ from tasks.protocol.base import JsonObject
 from tests.peer.reference import PEER, Frontend, started
 from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of
 from tests.peer.test_template_parity import TURNS, request_of, written
-from workers.catalog import ModelProfile
-from workers.derender_answers import derender_request
+from workers.derender.answers import derender_request
+from workers.models.catalog import ModelProfile
 
 pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 

@@ -17,13 +17,14 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
-from tasks.protocol.generate import CandidateLogprob, PositionLogprobs, TokenChunk
+from tasks.protocol.derender_context import DerenderContext
+from tasks.protocol.tokens import CandidateLogprob, PositionLogprobs, TokenChunk
 from tasks.settings import ModelSettings
 from tests.peer.reference import PEER, Frontend, started
-from workers import derendering, parsing
-from workers.catalog import ModelProfile
-from workers.rendering.base import Renderer
+from workers import parsing
+from workers.derender import fold
+from workers.models.catalog import ModelProfile
+from workers.renderers.base import Renderer
 from workers.surfaces.openai_chat import OPENAI_CHAT
 from workers.text.tokenizer import Tokenizer, TokenizerInfo
 
@@ -187,7 +188,7 @@ def request_of(case: Case, **fields: Any) -> JsonObject:
 
 def context_of(case: Case, **fields: Any) -> DerenderContext:
     request = OPENAI_CHAT.read(request_of(case, **fields))
-    return derendering.describe(
+    return fold.describe(
         profile_for(case), "openai_chat", request, response_id="id", created=1, prompt_token_ids=ids_of(case)[0]
     )
 
@@ -274,7 +275,7 @@ def compare(case: Case, ours: JsonObject, theirs: JsonObject, prefix: str = "") 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_whole_answer(peer: Frontend, case: Case) -> None:
     theirs = ask(peer, case, one_shot_body(case))
-    ours = derendering.respond(profile_for(case), context_of(case), ids_of(case)[0], chunks_of(case, None))
+    ours = fold.respond(profile_for(case), context_of(case), ids_of(case)[0], chunks_of(case, None))
     assert ours.keys() == theirs.keys()
     assert ours["choices"][0].keys() == theirs["choices"][0].keys()
     compare(case, told(ours["choices"][0], ours["usage"]), told(theirs["choices"][0], theirs["usage"]))
@@ -287,7 +288,7 @@ def test_a_streamed_answer(peer: Frontend, case: Case) -> None:
         pytest.skip("the reference does not derender streams with stop strings")
     prompt, _ = ids_of(case)
     context = context_of(case, stream=True)
-    state, client_state, ours, theirs = derendering.start(profile_for(case), context, prompt), None, [], []
+    state, client_state, ours, theirs = fold.start(profile_for(case), context, prompt), None, [], []
     for chunk in chunks_of(case, 1):
         body = {
             "stream": True,
@@ -301,7 +302,7 @@ def test_a_streamed_answer(peer: Frontend, case: Case) -> None:
         answer = ask(peer, case, body)
         client_state = answer["stream_state"]
         theirs += answer["chunk"]["choices"]
-        state, chunks, _ = derendering.step(profile_for(case), context, state, chunk)
+        state, chunks, _ = fold.step(profile_for(case), context, state, chunk)
         ours += [choice for told in chunks for choice in told["choices"]]
     compare(case, summed(ours), summed(theirs), "streamed ")
 

@@ -18,8 +18,8 @@ from tasks.errors import EngineRefused
 from tasks.settings import EngineSettings
 from tests.contract.test_engine import CHATML_QUESTION, EngineContract, collect, fold
 from tests.peer.serving import serve_vllm
-from workers.engines.base import Engine
-from workers.engines.registry import create_engine
+from workers.generate.engines.base import Engine
+from workers.generate.engines.registry import create_engine
 
 MODEL = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
 

@@ -13,8 +13,8 @@ import pytest
 
 from tasks.settings import MediaSettings, ModelSettings
 from tests.peer.reference import PEER, TOKENIZERS
-from workers.catalog import load_model
-from workers.prompts import generate_request, prepare
+from workers.models.catalog import load_model
+from workers.render.prompts import generate_request, prepare
 
 pytestmark = [
     pytest.mark.skipif(not (PEER / "bin" / "python").exists(), reason="the reference is not installed"),

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from tasks.protocol.base import JsonObject
-from tasks.protocol.generate import GenerateRequest, TokenChunk
+from tasks.protocol.tokens import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings, ModelSettings
 from tests.contract.test_engine import collect
 from tests.peer.serving import serve_vllm
 from tests.peer.test_yard_parity import WEATHER as CHAT_TOOL
-from workers import derendering
-from workers.catalog import ModelProfile, load_model
-from workers.engines.registry import create_engine
-from workers.prompts import Prepared, prepare
+from workers.derender import fold
+from workers.generate.engines.registry import create_engine
+from workers.models.catalog import ModelProfile, load_model
+from workers.render.prompts import Prepared, prepare
 
 FOLDERS = {
     "smollm2": Path.home() / ".cache" / "smollm2-135m-instruct" / "hf",
@@ -178,7 +178,7 @@ def ours(served: Served, body: JsonObject) -> tuple[JsonObject, list[JsonObject]
     prompt = prepared.prompts[0].token_ids
     chunks = generated(served, prepared)
     whole, streamed = (
-        derendering.describe(
+        fold.describe(
             served.profile,
             "anthropic",
             prepared.request.model_copy(update={"stream": stream}),
@@ -188,12 +188,12 @@ def ours(served: Served, body: JsonObject) -> tuple[JsonObject, list[JsonObject]
         )
         for stream in (False, True)
     )
-    state, events = derendering.start(served.profile, streamed, prompt), []
+    state, events = fold.start(served.profile, streamed, prompt), []
     for chunk in chunks:
-        state, told, _ = derendering.step(served.profile, streamed, state, chunk)
+        state, told, _ = fold.step(served.profile, streamed, state, chunk)
         events += told
-    events += derendering.finish(served.profile, streamed, state).chunks
-    return derendering.respond(served.profile, whole, prompt, chunks), events
+    events += fold.finish(served.profile, streamed, state).chunks
+    return fold.respond(served.profile, whole, prompt, chunks), events
 
 
 RANDOM = re.compile(r"chatcmpl-(tool-)?[0-9a-f]{16}|msg_1|[0-9a-f]{32}")

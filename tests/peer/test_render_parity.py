@@ -36,9 +36,9 @@ from tests.peer.render_cases import (
     USER,
     Body,
 )
-from tests.workers.rendering.mistral_files import write_tekken
-from workers.catalog import ModelProfile, load_model
-from workers.prompts import prepare
+from tests.workers.renderers.mistral_files import write_tekken
+from workers.models.catalog import ModelProfile, load_model
+from workers.render.prompts import prepare
 
 SMALL = Path(tempfile.gettempdir()) / "tokenyard-small-tekken"
 MAX_MODEL_LEN = 2048

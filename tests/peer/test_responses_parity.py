@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
-from tasks.protocol.generate import GenerateRequest, TokenChunk
+from tasks.protocol.derender_context import DerenderContext
+from tasks.protocol.tokens import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings, ModelSettings
 from tests.contract.test_engine import collect
 from tests.peer.serving import serve_vllm
 from tests.peer.test_yard_parity import WEATHER as CHAT_TOOL
-from workers import derendering
-from workers.catalog import ModelProfile, load_model
-from workers.engines.registry import create_engine
-from workers.prompts import prepare
+from workers.derender import fold
+from workers.generate.engines.registry import create_engine
+from workers.models.catalog import ModelProfile, load_model
+from workers.render.prompts import prepare
 from workers.surfaces.openai_responses_answers import Completer
 
 SMOLLM2 = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
@@ -189,7 +189,7 @@ def ours(
     """Our answer, whole and as events."""
 
     def context(stream: bool) -> DerenderContext:
-        return derendering.describe(
+        return fold.describe(
             profile,
             "openai_responses",
             request.model_copy(update={"stream": stream}),
@@ -199,14 +199,14 @@ def ours(
             sampling=prompt.fields["sampling_params"],
         )
 
-    whole = derendering.respond(profile, context(False), prompt.token_ids, chunks)
+    whole = fold.respond(profile, context(False), prompt.token_ids, chunks)
     about = context(True)
-    state = derendering.start(profile, about, prompt.token_ids)
+    state = fold.start(profile, about, prompt.token_ids)
     completer, events = Completer(), []
     for chunk in chunks:
-        state, told, _ = derendering.step(profile, about, state, chunk)
+        state, told, _ = fold.step(profile, about, state, chunk)
         events += told
-    events += derendering.finish(profile, about, state).chunks
+    events += fold.finish(profile, about, state).chunks
     return whole, [completer.add(event) for event in events]
 
 

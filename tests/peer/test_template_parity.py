@@ -15,8 +15,8 @@ import pytest
 
 from tasks.errors import TokenyardError
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
-from tasks.protocol.generate import TokenChunk
+from tasks.protocol.derender_context import DerenderContext
+from tasks.protocol.tokens import TokenChunk
 from tests.peer.reference import (
     PEER,
     Frontend,
@@ -28,9 +28,9 @@ from tests.peer.reference import (
 )
 from tests.peer.test_derendering_parity import summed
 from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of
-from workers import derendering
-from workers.catalog import ModelProfile
-from workers.prompts import prepare
+from workers.derender import fold
+from workers.models.catalog import ModelProfile
+from workers.render.prompts import prepare
 from workers.surfaces.openai_chat import OPENAI_CHAT
 
 pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
@@ -130,22 +130,22 @@ def written(profile: ModelProfile, turn: Turn) -> tuple[list[int], list[int]] | 
 
 def context_of(profile: ModelProfile, prompt: list[int], *, stream: bool) -> DerenderContext:
     request = OPENAI_CHAT.read({**request_of(), "stream": stream})
-    return derendering.describe(profile, "openai_chat", request, response_id="id", created=1, prompt_token_ids=prompt)
+    return fold.describe(profile, "openai_chat", request, response_id="id", created=1, prompt_token_ids=prompt)
 
 
 def read_whole(profile: ModelProfile, prompt: list[int], ids: list[int]) -> tuple[JsonObject, str]:
     chunk = TokenChunk(0, tuple(ids), None, "stop")
-    answer = derendering.respond(profile, context_of(profile, prompt, stream=False), prompt, [chunk])
+    answer = fold.respond(profile, context_of(profile, prompt, stream=False), prompt, [chunk])
     choice = answer["choices"][0]
     return message_meaning(choice["message"]), choice["finish_reason"]
 
 
 def read_streamed(profile: ModelProfile, prompt: list[int], ids: list[int]) -> tuple[JsonObject, str]:
     context = context_of(profile, prompt, stream=True)
-    state, choices = derendering.start(profile, context, prompt), []
+    state, choices = fold.start(profile, context, prompt), []
     for at, token_id in enumerate(ids):
         chunk = TokenChunk(0, (token_id,), None, "stop" if at == len(ids) - 1 else None)
-        state, chunks, _ = derendering.step(profile, context, state, chunk)
+        state, chunks, _ = fold.step(profile, context, state, chunk)
         choices += [choice for told in chunks for choice in told["choices"]]
     told = summed(choices)
     calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in told["calls"]]

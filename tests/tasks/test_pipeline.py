@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from tasks import reaper
-from tasks.app import create_app
+from tasks.broker.app import create_app
 from tasks.errors import BrokerUnavailable
+from tasks.ledger.memory_store import MemoryStore
+from tasks.ledger.redis_store import RedisStore, connect
+from tasks.ledger.store import Claim, Commit, Due, Status
 from tasks.pipeline import Pipeline, Submission
-from tasks.store import Claim, Commit, Due, Status
-from tasks.store_memory import MemoryStore
-from tasks.store_redis import RedisStore, connect
 from tests.conftest import RedisServer, quick_settings
 
 

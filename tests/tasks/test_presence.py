@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from tasks.ledger.redis_store import RedisStore, connect
+from tasks.ledger.store import Worker
 from tasks.presence import is_present
-from tasks.store import Worker
-from tasks.store_redis import RedisStore, connect
 from tests.conftest import RedisServer, quick_settings
 
 

@@ -22,7 +22,7 @@ from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.anthropic import ContentBlock, Message, MessagesRequest, OutputConfig, Tool
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from workers.surfaces.anthropic_answers import (
     MessageState,
     dump_state,

@@ -30,7 +30,7 @@ from typing import Any
 
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, Finish, Reasoning, Text
 from workers.surfaces.base import ChoiceDelta, call_id_of
 

@@ -24,12 +24,12 @@ from typing import Any, Protocol
 from tasks.errors import InvalidRequest
 from tasks.protocol.base import JsonObject
 from tasks.protocol.conversation import Conversation, count_tool_calls
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import Event
 
 SURFACES = {
     "anthropic": "workers.surfaces.anthropic:ANTHROPIC",
-    "generate": "workers.surfaces.generate:GENERATE",
+    "generate": "workers.surfaces.vllm_generate:GENERATE",
     "openai_chat": "workers.surfaces.openai_chat:OPENAI_CHAT",
     "openai_completions": "workers.surfaces.openai_completions:OPENAI_COMPLETIONS",
     "openai_responses": "workers.surfaces.openai_responses:OPENAI_RESPONSES",

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import (
     CallArguments,
     CallStart,

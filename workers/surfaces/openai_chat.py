@@ -17,7 +17,7 @@ from typing import Any
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Tokenization
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import Finish
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from workers.surfaces.base import (

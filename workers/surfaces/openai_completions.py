@@ -14,7 +14,7 @@ from typing import Any
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Prompt, Tokenization
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import Finish, Logprobs, Text, TokenLogprobs, TopLogprob
 from tasks.protocol.openai_completions import CompletionRequest
 from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta, reading_fields

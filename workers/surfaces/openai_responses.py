@@ -19,7 +19,7 @@ from typing import Any
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Tokenization
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.openai_responses import ResponsesRequest
 from workers.surfaces.base import AnswerFacts, ChoiceDelta, parsing_fields
 from workers.surfaces.openai_responses_answers import (

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import (
     CallArguments,
     CallEnd,

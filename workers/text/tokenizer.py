@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -159,3 +160,15 @@ def _metaspace(backend: Backend) -> str | None:
         if part["type"] == "Metaspace":
             return str(part["replacement"])
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTokenizer:
+    """`templates` are the folder's chat templates by name; one without a name is `default`.
+
+    `mistral_file` is what the library mistral-common reads; its `tekken.json` has no vocabulary but bytes.
+    """
+
+    tokenizer: Tokenizer
+    templates: Mapping[str, str]
+    mistral_file: Path | None = None

@@ -16,13 +16,13 @@ from pydantic import TypeAdapter
 
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import CallArguments, CallEnd, CallStart, Finish, Reasoning, Text
 from tests.contract.test_surface import answered
-from tests.workers.test_derendering import CALL as CALL_TEXT
-from tests.workers.test_derendering import END, HERMES, PROMPT, TOKENIZER, cut, unhurried
-from tests.workers.test_derendering import streamed as streamed_tokens
-from workers import derendering
+from tests.workers.derender.test_fold import CALL as CALL_TEXT
+from tests.workers.derender.test_fold import END, HERMES, PROMPT, TOKENIZER, cut, unhurried
+from tests.workers.derender.test_fold import streamed as streamed_tokens
+from workers.derender import fold
 from workers.surfaces.anthropic import ANTHROPIC, converse, quieten
 from workers.surfaces.base import AnswerFacts, ChoiceDelta
 
@@ -237,13 +237,13 @@ OUTPUT = [*TOKENIZER.encode(f"<think>\nHm é🙂.\n</think>\n\nSo:\n{CALL_TEXT}\
 
 def described(**fields: Any) -> DerenderContext:
     request = ANTHROPIC.read(BODY | {"tools": TOOLS} | fields)
-    return derendering.describe(HERMES, "anthropic", request, response_id="msg_1", created=7, prompt_token_ids=PROMPT)
+    return fold.describe(HERMES, "anthropic", request, response_id="msg_1", created=7, prompt_token_ids=PROMPT)
 
 
 @unhurried
 @given(st.lists(st.integers(0, 9), max_size=len(OUTPUT) // 9), st.booleans())
 def test_the_same_tokens_make_the_same_message_however_they_are_cut(sizes: list[int], stream: bool) -> None:
-    expected = derendering.respond(HERMES, described(), PROMPT, cut(OUTPUT, []))
+    expected = fold.respond(HERMES, described(), PROMPT, cut(OUTPUT, []))
     kinds = ["thinking", "text", "tool_use", "tool_use"]
     assert [block["type"] for block in expected["content"]] == kinds
     assert [block.get("input") for block in expected["content"][2:]] == [{"at": "é🙂"}] * 2
@@ -255,7 +255,7 @@ def test_the_same_tokens_make_the_same_message_however_they_are_cut(sizes: list[
 
 def test_one_shot_answers_have_whole_calls_only() -> None:
     half = OUTPUT[: -len(TOKENIZER.encode(CALL_TEXT)) // 2]
-    answer = derendering.respond(HERMES, described(), PROMPT, cut(half, [], finish_reason="length"))
+    answer = fold.respond(HERMES, described(), PROMPT, cut(half, [], finish_reason="length"))
     assert [block["type"] for block in answer["content"]] == ["thinking", "text", "tool_use"]
     assert answer["stop_reason"] == "max_tokens"
     assert described(stream=True).tool_arguments == "stream"
@@ -264,7 +264,7 @@ def test_one_shot_answers_have_whole_calls_only() -> None:
 def test_a_stop_sequence_is_named() -> None:
     about = described(stop_sequences=["END"])
     tokens = TOKENIZER.encode("</think>one END two")
-    answer = derendering.respond(HERMES, about, PROMPT, cut(tokens, [], finish_reason="length"))
+    answer = fold.respond(HERMES, about, PROMPT, cut(tokens, [], finish_reason="length"))
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
     assert answer["content"] == [{"type": "text", "text": "one "}]
     assert answer["usage"]["output_tokens"] == len(TOKENIZER.encode("</think>one END"))

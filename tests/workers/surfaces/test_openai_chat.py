@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import (
     CallArguments,
     CallEnd,

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject
-from tasks.protocol.derender import DerenderContext
+from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import (
     CallArguments,
     CallEnd,
@@ -29,8 +29,8 @@ from tasks.protocol.events import (
     TokenLogprobs,
     TopLogprob,
 )
-from tests.workers.test_derendering import HERMES, PROMPT, TOKENIZER, cut
-from workers import derendering
+from tests.workers.derender.test_fold import HERMES, PROMPT, TOKENIZER, cut
+from workers.derender import fold
 from workers.surfaces.base import AnswerFacts, ChoiceDelta
 from workers.surfaces.openai_responses import OPENAI_RESPONSES
 from workers.surfaces.openai_responses_answers import Completer
@@ -353,20 +353,18 @@ WRITTEN = TOKENIZER.encode(
 @given(st.lists(st.integers(0, 9), max_size=12))
 def test_the_same_tokens_make_the_same_response_however_they_are_cut(sizes: list[int]) -> None:
     request = OPENAI_RESPONSES.read({"input": "Hi", "tools": TOOLS})
-    about = derendering.describe(
-        HERMES, "openai_responses", request, response_id="resp_1", created=7, prompt_token_ids=PROMPT
-    )
-    answer = derendering.respond(HERMES, about, PROMPT, cut(WRITTEN, sizes))
+    about = fold.describe(HERMES, "openai_responses", request, response_id="resp_1", created=7, prompt_token_ids=PROMPT)
+    answer = fold.respond(HERMES, about, PROMPT, cut(WRITTEN, sizes))
     assert [item["type"] for item in answer["output"]] == ["reasoning", "message", "function_call", "message"]
-    assert answer == derendering.respond(HERMES, about, PROMPT, cut(WRITTEN, []))
+    assert answer == fold.respond(HERMES, about, PROMPT, cut(WRITTEN, []))
     about = replace(about, stream=True, tool_arguments="stream")
-    state, completer = derendering.start(HERMES, about, PROMPT), Completer()
+    state, completer = fold.start(HERMES, about, PROMPT), Completer()
     for chunk in cut(WRITTEN, sizes):
-        state = derendering.load(HERMES, about, json.loads(json.dumps(derendering.dump(about, state))))
-        state, told, _ = derendering.step(HERMES, about, state, chunk)
+        state = fold.load(HERMES, about, json.loads(json.dumps(fold.dump(about, state))))
+        state, told, _ = fold.step(HERMES, about, state, chunk)
         for event in told:
             completer.add(event)
-    (last,) = [completer.add(event) for event in derendering.finish(HERMES, about, state).chunks]
+    (last,) = [completer.add(event) for event in fold.finish(HERMES, about, state).chunks]
     assert last["response"] == answer
 
 

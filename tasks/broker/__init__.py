@@ -1,0 +1,1 @@
+"""The Celery application and the messages that it carries."""

@@ -1,0 +1,1 @@
+"""The derender stage: generated token ids to the answer."""

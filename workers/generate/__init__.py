@@ -1,0 +1,1 @@
+"""The generate stage: prompt token ids to generated token ids."""

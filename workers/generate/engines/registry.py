@@ -1,0 +1,25 @@
+"""Engines by the kind that a model's settings name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from tasks.settings import EngineSettings
+from workers.generate.engines.base import Engine
+
+ENGINES = {
+    "vllm": "workers.generate.engines.vllm_http:VllmEngine",
+    "llamacpp": "workers.generate.engines.llamacpp:LlamaCppEngine",
+    "scripted": "workers.generate.engines.scripted:ScriptedEngine",
+}
+
+
+def create_engine(settings: EngineSettings) -> Engine:
+    """The engine that `settings` describe; it connects on first use.
+
+    Raises:
+        ValueError: an option that this kind of engine does not know, or no URL where it needs one.
+    """
+    module, attribute = ENGINES[settings.kind].split(":")
+    return cast(Engine, getattr(import_module(module), attribute)(settings))

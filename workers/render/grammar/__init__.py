@@ -1,0 +1,1 @@
+"""What an output must look like, for the engine's grammar."""

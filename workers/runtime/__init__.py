@@ -1,0 +1,1 @@
+"""What every worker process runs beneath its tasks."""
