@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tasks.errors import TokenyardError
-from tests.workers.renderers.conftest import TEMPLATE
+from tests.workers.conftest import TEMPLATE
 from tests.workers.text.conftest import LINES, byte_level
 from workers.models import loading
 from workers.models.loading import fingerprint_of, load

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.errors import ContextLengthExceeded, InvalidRequest
 from tasks.protocol.conversation import Conversation, Prompt, Tokenization
-from tests.workers.renderers.conftest import TEMPLATE
+from tests.workers.conftest import TEMPLATE
 from workers.renderers.base import Renderer, make_renderer, template_arguments
 from workers.text.tokenizer import LoadedTokenizer
 
