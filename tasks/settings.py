@@ -122,7 +122,6 @@ class Limits(_Frozen):
 class QueueSettings(_Frozen):
     """Delivery guarantees of the broker and the ledger."""
 
-    visibility_timeout_s: int = 30
     lease_s: float = 6.0
     """A worker that has not renewed its claim on a stage for this long is dead."""
     reap_interval_s: float = 1.0
@@ -149,8 +148,8 @@ class FlowerSettings(_Frozen):
 
 class WorkerSettings(_Frozen):
     cpu_processes: int = Field(2, ge=1)
-    cpu_threads: int = Field(2, ge=2)
-    """Threads of a CPU worker that render and derender: Celery's, and the one that waits for work by itself."""
+    cpu_threads: int = Field(2, ge=1)
+    """Threads of a CPU worker that render and derender."""
     gpu_processes: int = Field(1, ge=1)
     drain_s: float = 8.0
     """How long a stopping worker goes on with what it has before it gives it to another."""

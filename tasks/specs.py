@@ -13,6 +13,8 @@ Stage = str
 RENDER: Final[Stage] = "render"
 GENERATE: Final[Stage] = "generate"
 DERENDER: Final[Stage] = "derender"
+STAGES: Final[tuple[Stage, ...]] = (RENDER, GENERATE, DERENDER)
+"""All stages, in the order of a request's road."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +30,28 @@ class TaskSpec:
     """Payloads that come with the claim, by name (see `tasks.ledger.store`)."""
     time_limit_s: float
     """A run that takes longer is given up and counted as an attempt."""
-    pool: str
-    """Workers that run all tasks of it, of which a thread that waits is handed one; as a queue's name is."""
     resumable: bool = False
     """It saves how far it is: a worker that stops gives it up at once, and another goes on."""
 
 
-CPU: Final = "cpu"
-
-RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60, pool=CPU)
+RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60)
 GENERATE_TASK = TaskSpec(
     "tokenyard.generate",
     GENERATE,
     "generate.{model}.{job_class}",
     ("generate", "prompt"),
     time_limit_s=86_400,
-    pool="generate.{model}.{job_class}",
 )
-DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt"), time_limit_s=120, pool=CPU)
+DERENDER_TASK = TaskSpec("tokenyard.derender", DERENDER, "derender", ("context", "prompt"), time_limit_s=120)
 FOLLOW_TASK = TaskSpec(
     "tokenyard.derender_stream",
     DERENDER,
     "derender",
     ("context", "prompt", "checkpoint"),
     time_limit_s=86_400,
-    pool=CPU,
     resumable=True,
 )
-DERENDER_ALONE_TASK = TaskSpec(
-    "tokenyard.derender_request", DERENDER, "derender", ("request",), time_limit_s=120, pool=CPU
-)
+DERENDER_ALONE_TASK = TaskSpec("tokenyard.derender_request", DERENDER, "derender", ("request",), time_limit_s=120)
 
 SPECS: Final[tuple[TaskSpec, ...]] = (RENDER_TASK, GENERATE_TASK, DERENDER_TASK, FOLLOW_TASK, DERENDER_ALONE_TASK)
 

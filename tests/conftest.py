@@ -18,6 +18,15 @@ from api.cli.yard import free_port
 from tasks.settings import Settings
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--peer",
+        choices=("replay", "live", "record"),
+        default="replay",
+        help="who answers for the reference in tests/peer: its recordings, itself, or itself to be recorded",
+    )
+
+
 def redis_binary() -> str | None:
     """A Redis 7 or Valkey server, found as the console script finds it; None if there is none."""
     try:
@@ -87,7 +96,7 @@ def quick_settings(redis_url: str = "redis://127.0.0.1:1/0", **changes: Any) -> 
     """Settings with short leases, so that what needs an hour in production needs a second here."""
     base: dict[str, Any] = {
         "redis_url": redis_url,
-        "queue": {"lease_s": 0.4, "reap_interval_s": 0.1, "lost_after_s": 0.3, "visibility_timeout_s": 4},
+        "queue": {"lease_s": 0.4, "reap_interval_s": 0.1, "lost_after_s": 0.3},
         "limits": {"max_attempts": 3},
         "models": [{"name": "tiny", "tokenizer": "/nowhere", "engine": {"kind": "scripted"}}],
     }

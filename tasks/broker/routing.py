@@ -52,8 +52,7 @@ class Router:
             .replace(_TASK, str(uuid.uuid4()))
             .replace(_SHOWN, json.dumps(shown)[1:-1])
         )
-        pool = spec.pool.format(model=model, job_class=job_class)
-        return Message(job_id, spec.stage, queue, filled.encode(), pool, spec.reads)
+        return Message(job_id, spec.stage, queue, filled.encode())
 
     def _template(self, spec: TaskSpec, model: str, queue: str) -> tuple[str, str]:
         """JSON of a message's envelope and of its body, with marks where a message's own values belong."""
@@ -71,8 +70,8 @@ class Router:
             "body": _BODY,
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            # These let the ledger see in the queue itself which message is the oldest, and claim what it names.
-            "headers": {**task.headers, "job": _JOB, "stage": spec.stage, "reads": spec.reads},
+            # What a worker claims when it takes the message; the ledger compares the ages of messages by them.
+            "headers": {**task.headers, "job": _JOB, "stage": spec.stage},
             "properties": {
                 **task.properties,
                 "delivery_mode": 2,

@@ -1,17 +1,15 @@
-"""The ledger's calls of a stage that computes, for the thread that computes it.
+"""The ledger's calls for threads: take a message, claim its stage, commit it.
 
-A pool thread that renders has nothing to wait for but Redis: asking it directly takes less processor time than a way over
-the event loop and back, and less of the request's time.
+A thread that renders waits for nothing but Redis. Asking Redis directly takes less processor time than a round trip over
+the event loop, and less of the request's time.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
@@ -19,28 +17,24 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
 from tasks.errors import BrokerUnavailable
-from tasks.ledger.redis_store import LOST_CONNECTION, claim_arguments, claim_from_answer, commit_arguments, load_scripts
-from tasks.ledger.store import Claim, ClaimLost, Commit, Refused
+from tasks.ledger import keys
+from tasks.ledger.redis_store import LOST_CONNECTION
+from tasks.ledger.scripts import claim_call, claim_from, commit_call, load_scripts, pack, require_ok, text, unpack
+from tasks.ledger.store import Claim, Commit, Refused
 from tasks.protocol.base import JsonObject
 from tasks.settings import Settings
 from tasks.specs import Stage
 
-HANDING_S = 0.005
+T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A message's headers, and what became of the claim of the stage that it is about; None if it is to be asked for."""
-
-    headers: JsonObject
-    claim: Claim | Refused | None
+WAKE_TTL_S: Final = 60
 
 
 class BlockingLedger:
-    """`claim` and `commit` of `JobStore`, and `take`, blocking; safe to share between threads.
+    """`claim` and `commit` of `JobStore`, and `pop`, blocking; safe to share between threads.
 
-    Each thread keeps one connection and talks over it directly: what a pool does around a command takes as long as the
-    command.
+    Each thread keeps one connection and talks over it directly: what a connection pool does around a command takes as
+    long as the command.
     """
 
     def __init__(self, settings: Settings, *, patience_s: float = 30.0) -> None:
@@ -60,41 +54,35 @@ class BlockingLedger:
 
     def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
         """As `JobStore.claim`."""
-        arguments = claim_arguments(self._settings, job_id, stage, owner, reads)
-        return claim_from_answer(job_id, stage, owner, self._run("claim", arguments))
+        reply = self._run("claim", claim_call(self._settings, job_id, stage, owner, reads))
+        return claim_from(job_id, stage, owner, reply)
 
     def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
         """As `JobStore.commit`."""
-        outcome = self._run("commit", commit_arguments(self._settings, job_id, stage, owner, commit))
-        if outcome != b"ok":
-            raise ClaimLost(outcome.decode())
+        require_ok(self._run("commit", commit_call(self._settings, job_id, stage, owner, commit)))
 
-    def take(self, owner: str, queues: Sequence[str], pools: Sequence[str] = (), wait_s: float = 0.0) -> list[Taken]:
-        """The next message of these queues, as a broker's consumer would pop it, claimed for `owner`; none if there is
-        none.
+    def pop(self, waker: str, queues: Sequence[str], wait_s: float) -> tuple[str, bytes] | None:
+        """The oldest message of the first queue that has one, with the queue's name; None if none came within `wait_s`,
+        or if somebody called `wake(waker)`."""
+        lists = (keys.WAKE + waker, *queues)
+        popped = self._patiently(lambda: self._ask("BLMPOP", wait_s, len(lists), *lists, "RIGHT"))
+        if popped is None or text(popped[0]) == lists[0]:
+            return None
+        return text(popped[0]), popped[1][0]
 
-        If there are pools, this thread then counts as waiting for their work for `wait_s`, and is handed what comes:
-        one message of each pool at most. What is lost on its way to this thread was claimed: it is found when its lease
-        runs out.
-        """
-        hands = f"{owner} {threading.get_ident()}"
-        queue, limits = self._settings.queue, self._settings.limits
-        arguments = (hands, wait_s, queue.lease_s, limits.max_attempts, len(pools), *pools, *queues)
-        found = self._run("take", arguments)
-        if found is not None:
-            return [_taken(owner, found)]
-        if not pools:
-            return []
-        # What comes after the registration waits in the list already; the thread stays a little longer than it counts.
-        read = ("BLMPOP", wait_s + HANDING_S, 1, f"ty:hands:{hands}", "LEFT", "COUNT", 1_000_000)
-        popped = self._patiently(lambda: self._ask(*read))
-        records = [] if popped is None else popped[1]
-        taken = []
-        while records:
-            count = int(records[0])
-            taken.append(_taken(owner, records[1 : count + 1]))
-            records = records[count + 1 :]
-        return taken
+    def put_back(self, queue: str, body: bytes) -> None:
+        """Return a message that was popped to the front of its queue."""
+        self._patiently(lambda: self._ask("RPUSH", queue, body))
+
+    def wake(self, waker: str) -> None:
+        """Let the next or the current `pop` of this waker return at once."""
+        key = keys.WAKE + waker
+
+        def push() -> None:
+            self._ask("LPUSH", key, b"")
+            self._ask("EXPIRE", key, WAKE_TTL_S)
+
+        self._patiently(push)
 
     def close(self) -> None:
         self._pool.disconnect()
@@ -113,20 +101,21 @@ class BlockingLedger:
             connection.disconnect()
             raise
 
-    def _run(self, script: str, arguments: tuple[Any, ...]) -> Any:
-        def run() -> Any:
+    def _run(self, script: str, call: JsonObject) -> JsonObject:
+        argument = pack(call)
+
+        def run() -> JsonObject:
             while True:
                 if script not in self._shas:
-                    loaded = self._ask("SCRIPT", "LOAD", self._sources[script])
-                    self._shas[script] = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
+                    self._shas[script] = text(self._ask("SCRIPT", "LOAD", self._sources[script]))
                 try:
-                    return self._ask("EVALSHA", self._shas[script], 0, *arguments)
+                    return unpack(self._ask("EVALSHA", self._shas[script], 0, argument))
                 except NoScriptError:  # Redis was restarted: its script cache is not part of its data
                     self._shas.pop(script, None)
 
         return self._patiently(run)
 
-    def _patiently(self, ask: Callable[[], Any]) -> Any:
+    def _patiently(self, ask: Callable[[], T]) -> T:
         """Ask again while Redis is away."""
         give_up_at = time.monotonic() + self._patience_s
         pause_s = 0.05
@@ -140,11 +129,3 @@ class BlockingLedger:
                     ) from error
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)
-
-
-def _taken(owner: str, record: list[bytes]) -> Taken:
-    message, *answer = record
-    headers = json.loads(message)["headers"]
-    if answer == [b"ask"]:
-        return Taken(headers, None)
-    return Taken(headers, claim_from_answer(headers["job"], headers["stage"], owner, answer))

@@ -23,6 +23,7 @@ from tasks.ledger.store import (
     NewJob,
     Refused,
     StageRecord,
+    StageState,
     Status,
     Worker,
 )
@@ -82,7 +83,7 @@ class MemoryStore:
     def _send(self, held: _Held, message: Message, *, again: bool) -> None:
         record = held.job.records[message.stage]
         sent_at = record.sent_at if again and record.sent_at else self._now()
-        self._record(held, message.stage, replace(record, state="queued", owner="", sent_at=sent_at))
+        self._record(held, message.stage, replace(record, state=StageState.QUEUED, owner="", sent_at=sent_at))
         (self.queues[message.queue].append if again else self.queues[message.queue].appendleft)(message)
         self._watch[held.job.id, message.stage] = self._now() + self._queue.lost_after_s
 
@@ -92,7 +93,7 @@ class MemoryStore:
         self._watch.pop((held.job.id, ""), None)
         for stage, record in held.job.records.items():
             self._watch.pop((held.job.id, stage), None)
-            if record.state == "running":
+            if record.state is StageState.RUNNING:
                 self._inboxes[record.owner].append(f"x {held.job.id} {status}".encode())
         if held.job.detached:
             held.payloads = {name: held.payloads[name] for name in ("prompt", "context") if name in held.payloads}
@@ -107,7 +108,7 @@ class MemoryStore:
         if held.job.status.terminal:
             raise ClaimLost(held.job.status)
         record = held.job.records[stage]
-        if record.state != "running" or record.owner != owner:
+        if record.state is not StageState.RUNNING or record.owner != owner:
             raise ClaimLost("taken")
         return held
 
@@ -163,10 +164,10 @@ class MemoryStore:
         if held.job.status.terminal:
             return Refused("over")
         record, now = held.job.records[stage], self._now()
-        mine = record.state == "running" and record.owner == owner
-        if record.state == "done":
+        mine = record.state is StageState.RUNNING and record.owner == owner
+        if record.state is StageState.DONE:
             return Refused("done")
-        if record.state == "running" and not mine and record.lease_until > now:
+        if record.state is StageState.RUNNING and not mine and record.lease_until > now:
             return Refused("held")
         if held.job.deadline_at <= now:
             return Refused("expired")
@@ -177,7 +178,14 @@ class MemoryStore:
         self._record(
             held,
             stage,
-            replace(record, state="running", owner=owner, attempts=attempts, lease_until=lease_until, started_at=now),
+            replace(
+                record,
+                state=StageState.RUNNING,
+                owner=owner,
+                attempts=attempts,
+                lease_until=lease_until,
+                started_at=now,
+            ),
         )
         held.job = replace(held.job, status=Status.RUNNING)
         self._watch[job_id, stage] = lease_until
@@ -208,7 +216,7 @@ class MemoryStore:
         known = self._jobs.get(job_id)
         if known is not None and known.job.records[stage].owner == owner:
             finished = commit.status is not None and known.job.status is commit.status
-            if finished or (commit.done and known.job.records[stage].state == "done"):
+            if finished or (commit.done and known.job.records[stage].state is StageState.DONE):
                 return
         held = self._held(job_id, stage, owner)
         if commit.tokens and commit.tokens_from + len(commit.tokens) <= len(held.tokens):
@@ -231,14 +239,14 @@ class MemoryStore:
                 held.tokens.extend(commit.tokens)
                 held.job = replace(held.job, token_chunks=len(held.tokens))
                 follower = held.job.records.get(DERENDER)
-                if follower is not None and follower.state == "running":
+                if follower is not None and follower.state is StageState.RUNNING:
                     head = f"t {job_id} {have + 1}".encode()
                     self._inboxes[follower.owner].append(b"\n".join([head, *commit.tokens]))
             else:
                 raise ClaimLost("behind")
         self._emit(held, commit.events)
         if commit.done:
-            self._record(held, stage, replace(held.job.records[stage], state="done", ended_at=self._now()))
+            self._record(held, stage, replace(held.job.records[stage], state=StageState.DONE, ended_at=self._now()))
             self._watch.pop((job_id, stage), None)
             if held.job.detached and commit.status is None:
                 self._step(held, "running", stage, "done")
@@ -256,7 +264,7 @@ class MemoryStore:
             record = replace(record, attempts=record.attempts - 1)
         if delay_s > 0:
             due = self._now() + delay_s
-            self._record(held, stage, replace(record, state="delayed", owner="", lease_until=due))
+            self._record(held, stage, replace(record, state=StageState.DELAYED, owner="", lease_until=due))
             self._watch[job_id, stage] = due
         else:
             self._record(held, stage, record)
@@ -314,11 +322,11 @@ class MemoryStore:
         held = self._jobs.get(message.job_id)
         key = (message.job_id, message.stage)
         record = held.job.records[message.stage] if held else StageRecord()
-        if held is None or held.job.status.terminal or record.state in ("done", "waiting"):
+        if held is None or held.job.status.terminal or record.state in (StageState.DONE, StageState.WAITING):
             self._watch.pop(key, None)
             return False
         now = self._now()
-        if record.state in ("running", "delayed"):
+        if record.state in (StageState.RUNNING, StageState.DELAYED):
             if record.lease_until > now:
                 self._watch[key] = record.lease_until
                 return False

@@ -11,34 +11,36 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, RedisError, ResponseError, TimeoutError
 
-from tasks.errors import BrokerUnavailable, Cancelled, Conflict, QueueFull, error_to_json
-from tasks.ledger.store import (
-    Claim,
-    ClaimLost,
-    Commit,
-    Due,
-    Entry,
-    Job,
-    Message,
-    NewJob,
-    Refused,
-    StageRecord,
-    Status,
-    Worker,
+from tasks.errors import BrokerUnavailable, Conflict, QueueFull
+from tasks.ledger import keys
+from tasks.ledger.scripts import (
+    claim_call,
+    claim_from,
+    commit_call,
+    job_from,
+    load_scripts,
+    pack,
+    pairs,
+    redispatch_call,
+    renew_call,
+    require_ok,
+    retry_call,
+    submit_call,
+    text,
+    unpack,
 )
+from tasks.ledger.store import Claim, Commit, Due, Entry, Job, Message, NewJob, Refused, Status, Worker
 from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
 from tasks.specs import Stage
 
-SCRIPTS: Final = ("submit", "claim", "take", "renew", "commit", "retry", "end", "listen", "due", "redispatch")
 LOST_CONNECTION = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 
 
@@ -54,83 +56,7 @@ def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
     )
 
 
-def load_scripts() -> dict[str, str]:
-    folder = resources.files("tasks.ledger") / "lua"
-    prelude = (folder / "prelude.lua").read_text()
-    return {name: prelude + (folder / f"{name}.lua").read_text() for name in SCRIPTS}
-
-
-def claim_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> tuple[Any, ...]:
-    """What the `claim` script is called with."""
-    return job_id, stage, owner, settings.queue.lease_s, settings.limits.max_attempts, *reads
-
-
-def claim_from_answer(job_id: str, stage: Stage, owner: str, answer: Any) -> Claim | Refused:
-    """What the `claim` of the scripts' prelude returned."""
-    outcome, *rest = answer
-    if outcome != b"ok":
-        return Refused(cast("Any", _text(outcome)))
-    attempt, fields = int(rest[0]), int(rest[1])
-    record, payloads = rest[2 : 2 + fields], rest[2 + fields :]
-    return Claim(
-        _job_from_hash(job_id, _pairs(record)),
-        stage,
-        owner,
-        attempt,
-        {_text(payloads[i]): payloads[i + 1] for i in range(0, len(payloads), 2)},
-    )
-
-
-def _dispatch_terms(settings: Settings) -> dict[str, Any]:
-    """What the scripts' `dispatch` must know besides the messages."""
-    return {
-        "lost_after": settings.queue.lost_after_s,
-        "lease": settings.queue.lease_s,
-        "most": settings.limits.max_attempts,
-    }
-
-
-def _addressed(message: Message) -> tuple[Any, ...]:
-    return message.stage, message.queue, message.pool, message.reads
-
-
-def commit_arguments(settings: Settings, job_id: str, stage: Stage, owner: str, commit: Commit) -> tuple[Any, ...]:
-    """What the `commit` script is called with."""
-    header: dict[str, Any] = {
-        "id": job_id,
-        "stage": stage,
-        "owner": owner,
-        "payloads": list(commit.payloads),
-        "fields": {
-            name: value
-            for name, value in (
-                ("prompt_tokens", commit.prompt_tokens),
-                ("completion_tokens", commit.completion_tokens),
-            )
-            if value is not None
-        },
-        "n_tokens": len(commit.tokens),
-        "tokens_from": commit.tokens_from,
-        "n_events": len(commit.events),
-        "done": commit.done,
-        "messages": [_addressed(message) for message in commit.messages],
-        **_dispatch_terms(settings),
-    }
-    if commit.consumed is not None:
-        header["consumed"] = commit.consumed
-    if commit.status is not None:
-        header["status"] = commit.status.value
-        header["error"] = compact_json(commit.error).decode() if commit.error else ""
-    return (
-        json.dumps(header),
-        *commit.payloads.values(),
-        *commit.tokens,
-        *commit.events,
-        *(message.body for message in commit.messages),
-    )
-
-
-ANSWER_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S: Final = 20.0
 
 
 class RedisStore:
@@ -138,7 +64,6 @@ class RedisStore:
 
     def __init__(self, settings: Settings, *, patience_s: float = 30.0) -> None:
         self._settings = settings
-        self._queue = settings.queue
         self._patience_s = patience_s
         self._redis = connect(settings.redis_url, blocking=True)
         self._connection: Any = None
@@ -199,151 +124,114 @@ class RedisStore:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)
 
-    async def _run(self, script: str, *arguments: Any) -> Any:
+    async def _run(self, script: str, call: JsonObject) -> JsonObject:
+        argument = pack(call)
         if script in self._shas:
             try:
-                return await self._call("EVALSHA", self._shas[script], 0, *arguments)
+                return unpack(await self._call("EVALSHA", self._shas[script], 0, argument))
             except NoScriptError:  # Redis was restarted: its script cache is not part of its data
                 pass
-        self._shas[script] = _text(await self._call("SCRIPT", "LOAD", self._sources[script]))
-        return await self._call("EVALSHA", self._shas[script], 0, *arguments)
+        self._shas[script] = text(await self._call("SCRIPT", "LOAD", self._sources[script]))
+        return unpack(await self._call("EVALSHA", self._shas[script], 0, argument))
 
     # ---- transitions ---------------------------------------------------------------------------
 
     async def submit(
         self, job: NewJob, payloads: Mapping[str, bytes], messages: Sequence[Message], max_queued: int
     ) -> str:
-        header = {
-            "id": job.id,
-            "endpoint": job.endpoint,
-            "model": job.model,
-            "class": job.job_class,
-            "stream": int(job.stream),
-            "followed": int(job.followed),
-            "detached": int(job.detached),
-            "stages": " ".join(job.stages),
-            "messages": [_addressed(message) for message in messages],
-            "queues": job.queues,
-            "deadline_in": job.deadline_in_s,
-            "ttl": job.ttl_s,
-            "listener": job.listener,
-            "idempotency_key": job.idempotency_key,
-            "digest": job.idempotency_digest,
-            "request_id": job.request_id,
-            "metadata": json.dumps(job.metadata),
-            "payloads": list(payloads),
-            "max_queued": max_queued,
-            **_dispatch_terms(self._settings),
-        }
-        bodies = (message.body for message in messages)
-        outcome, job_id, digest = map(_text, await self._run("submit", json.dumps(header), *payloads.values(), *bodies))
-        if outcome == "full":
+        reply = await self._run("submit", submit_call(self._settings, job, payloads, messages, max_queued))
+        outcome = reply["outcome"]
+        if outcome == b"full":
             raise QueueFull(retry_after_s=2)
-        if outcome == "repeat" and digest != job.idempotency_digest:
+        if outcome == b"repeat" and text(reply["digest"]) != job.idempotency_digest:
             raise Conflict("this Idempotency-Key was used with another request", param="Idempotency-Key")
-        return job_id
+        return text(reply["id"])
 
     async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
-        arguments = claim_arguments(self._settings, job_id, stage, owner, reads)
-        return claim_from_answer(job_id, stage, owner, await self._run("claim", *arguments))
+        reply = await self._run("claim", claim_call(self._settings, job_id, stage, owner, reads))
+        return claim_from(job_id, stage, owner, reply)
 
     async def renew(self, owner: str, held: Sequence[tuple[str, Stage]]) -> list[tuple[str, Stage]]:
         if not held:
             return []
-        flat = [part for claim in held for part in claim]
-        abandoned = compact_json(error_to_json(Cancelled("The process that waited for the answer is gone.")))
-        lost = await self._run("renew", owner, self._queue.lease_s, abandoned, *flat)
-        return [held[int(position)] for position in lost]
+        reply = await self._run("renew", renew_call(self._settings, owner, held))
+        return [held[position] for position in reply["lost"]]
 
     async def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
-        outcome = await self._run("commit", *commit_arguments(self._settings, job_id, stage, owner, commit))
-        if outcome != b"ok":
-            raise ClaimLost(_text(outcome))
+        require_ok(await self._run("commit", commit_call(self._settings, job_id, stage, owner, commit)))
 
     async def retry(
         self, job_id: str, stage: Stage, owner: str, message: Message, delay_s: float, *, counted: bool
     ) -> None:
-        outcome = await self._run(
-            "retry",
-            job_id,
-            stage,
-            owner,
-            message.queue,
-            message.body,
-            delay_s,
-            int(counted),
-            self._queue.lost_after_s,
+        require_ok(
+            await self._run("retry", retry_call(self._settings, job_id, owner, message, delay_s, counted=counted))
         )
-        if outcome != b"ok":
-            raise ClaimLost(_text(outcome))
 
     async def end(self, job_id: str, status: Status, error: JsonObject | None) -> bool:
-        return bool(await self._run("end", job_id, status.value, compact_json(error) if error else b""))
+        failure = compact_json(error) if error else b""
+        reply = await self._run("end", {"id": job_id, "status": status.value, "error": failure})
+        return bool(reply["ended"])
 
     async def listen(self, job_id: str, listener: str) -> bool:
-        return bool(await self._run("listen", job_id, listener))
+        return bool((await self._run("listen", {"id": job_id, "inbox": listener}))["known"])
 
     async def due(self, limit: int) -> list[Due]:
-        members = await self._run("due", limit, self._queue.lost_after_s)
-        return [Due(*_text(member).split("|", 1)) for member in members]
+        reply = await self._run("due", {"most": limit, "again_after": self._settings.queue.lost_after_s})
+        return [Due(*text(member).split("|", 1)) for member in reply["members"]]
 
     async def redispatch(self, message: Message) -> bool:
-        return bool(
-            await self._run(
-                "redispatch", message.job_id, message.stage, message.queue, message.body, self._queue.lost_after_s
-            )
-        )
+        return bool((await self._run("redispatch", redispatch_call(self._settings, message)))["sent"])
 
     # ---- reads ---------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job | None:
-        record = _pairs(await self._call("HGETALL", f"ty:job:{job_id}"))
-        return _job_from_hash(job_id, record) if record else None
+        record = pairs(await self._call("HGETALL", f"{keys.JOB}{job_id}"))
+        return job_from(job_id, record) if record else None
 
     async def page(self, limit: int, before: str | None) -> list[Job]:
         highest = "+inf"
         if before is not None:
-            score = await self._call("ZSCORE", "ty:jobs", before)
+            score = await self._call("ZSCORE", keys.JOBS, before)
             if score is None:
                 return []
-            highest = f"({_text(score)}"
+            highest = f"({text(score)}"
         jobs: list[Job] = []
         while len(jobs) < limit:
             ids = await self._call(
-                "ZREVRANGEBYSCORE", "ty:jobs", highest, "-inf", "WITHSCORES", "LIMIT", 0, limit - len(jobs)
+                "ZREVRANGEBYSCORE", keys.JOBS, highest, "-inf", "WITHSCORES", "LIMIT", 0, limit - len(jobs)
             )
             rows = [row if isinstance(row, list) else None for row in ids]
             pairs = (
-                [(_text(row[0]), _text(row[1])) for row in rows if row is not None]
+                [(text(row[0]), text(row[1])) for row in rows if row is not None]
                 if all(rows)
-                else [(_text(ids[i]), _text(ids[i + 1])) for i in range(0, len(ids), 2)]
+                else [(text(ids[i]), text(ids[i + 1])) for i in range(0, len(ids), 2)]
             )
             if not pairs:
                 break
             found = await asyncio.gather(*(self.get(job_id) for job_id, _ in pairs))
             for (job_id, _), job in zip(pairs, found, strict=True):
                 if job is None:  # forgotten since
-                    await self._call("ZREM", "ty:jobs", job_id)
+                    await self._call("ZREM", keys.JOBS, job_id)
                 else:
                     jobs.append(job)
             highest = f"({pairs[-1][1]}"
         return jobs
 
     async def requested(self, request_id: str) -> list[str]:
-        return sorted(_text(job_id) for job_id in await self._call("SMEMBERS", f"ty:request:{request_id}"))
+        return sorted(text(job_id) for job_id in await self._call("SMEMBERS", f"{keys.REQUEST}{request_id}"))
 
     async def payload(self, job_id: str, name: str) -> bytes | None:
-        return cast("bytes | None", await self._call("GET", f"ty:payload:{job_id}:{name}"))
+        return cast("bytes | None", await self._call("GET", f"{keys.PAYLOAD}{job_id}:{name}"))
 
     async def read_tokens(self, job_id: str, after: int) -> list[Entry]:
-        return await self._read(f"ty:tokens:{job_id}", after)
+        return await self._read(f"{keys.TOKENS}{job_id}", after)
 
     async def read_events(self, job_id: str, after: int) -> list[Entry]:
-        return await self._read(f"ty:events:{job_id}", after)
+        return await self._read(f"{keys.EVENTS}{job_id}", after)
 
     async def _read(self, key: str, after: int) -> list[Entry]:
         rows = await self._call("XRANGE", key, f"({after}-0" if after else "-", "+")
-        return [Entry(int(_text(seq).split("-")[0]), fields[1]) for seq, fields in rows]
+        return [Entry(int(text(seq).split("-")[0]), fields[1]) for seq, fields in rows]
 
     async def queued(self, queues: Sequence[str]) -> list[int]:
         return [int(n) for n in await asyncio.gather(*(self._call("LLEN", queue) for queue in queues))]
@@ -355,22 +243,22 @@ class RedisStore:
             {"role": worker.role, "queues": worker.queues, "models": worker.models, "detail": worker.detail}
         )
         await asyncio.gather(
-            self._call("SET", f"ty:worker:{worker.id}", body, "EX", worker.ttl_s),
-            self._call("SADD", "ty:workers", worker.id),
+            self._call("SET", f"{keys.WORKER}{worker.id}", body, "EX", worker.ttl_s),
+            self._call("SADD", keys.WORKERS, worker.id),
         )
 
     async def withdraw(self, worker_id: str) -> None:
         await asyncio.gather(
-            self._call("DEL", f"ty:worker:{worker_id}"),
-            self._call("SREM", "ty:workers", worker_id),
-            self._call("DEL", f"ty:bus:{worker_id}"),
+            self._call("DEL", f"{keys.WORKER}{worker_id}"),
+            self._call("SREM", keys.WORKERS, worker_id),
+            self._call("DEL", f"{keys.INBOX}{worker_id}"),
         )
 
     async def workers(self) -> list[Worker]:
-        ids = sorted(_text(worker_id) for worker_id in await self._call("SMEMBERS", "ty:workers"))
+        ids = sorted(text(worker_id) for worker_id in await self._call("SMEMBERS", keys.WORKERS))
         if not ids:
             return []
-        bodies = await self._call("MGET", *(f"ty:worker:{worker_id}" for worker_id in ids))
+        bodies = await self._call("MGET", *(f"{keys.WORKER}{worker_id}" for worker_id in ids))
         alive = []
         for worker_id, body in zip(ids, bodies, strict=True):
             if body is None:
@@ -393,7 +281,7 @@ class RedisBus:
     def __init__(self, settings: Settings, name: str) -> None:
         self._redis = connect(settings.redis_url, blocking=True)
         self._connection: Any = None
-        self._key = f"ty:bus:{name}"
+        self._key = f"{keys.INBOX}{name}"
 
     async def receive(self, wait_s: float) -> list[bytes]:
         """The next messages, at most 500; none if nothing came within `wait_s`.
@@ -431,51 +319,3 @@ async def _answer(connection: Any) -> Any:
         return await connection.read_response()
     except ResponseError as error:
         return error
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _pairs(record: Any) -> dict[str, str]:
-    if isinstance(record, dict):
-        return {_text(key): _text(value) for key, value in record.items()}
-    return {_text(record[i]): _text(record[i + 1]) for i in range(0, len(record), 2)}
-
-
-def _job_from_hash(job_id: str, h: Mapping[str, str]) -> Job:
-    stages = tuple(h["stages"].split())
-    records = {
-        stage: StageRecord(
-            state=cast("Any", h.get(f"{stage}.state", "waiting")),
-            owner=h.get(f"{stage}.owner", ""),
-            lease_until=float(h.get(f"{stage}.lease", 0)),
-            attempts=int(h.get(f"{stage}.attempts", 0)),
-            sent_at=float(h.get(f"{stage}.sent", 0)),
-            started_at=float(h.get(f"{stage}.started", 0)),
-            ended_at=float(h.get(f"{stage}.ended", 0)),
-        )
-        for stage in stages
-    }
-    return Job(
-        id=job_id,
-        endpoint=h["endpoint"],
-        model=h["model"],
-        stages=stages,
-        job_class=cast("Literal['interactive', 'batch']", h["class"]),
-        stream=h["stream"] == "1",
-        followed=h["followed"] == "1",
-        detached=h["detached"] == "1",
-        status=Status(h["status"]),
-        created_at=float(h["created"]),
-        deadline_at=float(h["deadline"]),
-        ended_at=float(h.get("ended", 0)),
-        ttl_s=int(h["ttl"]),
-        idempotency_digest=h.get("digest", ""),
-        records=records,
-        error=json.loads(h["error"]) if h.get("error") else None,
-        prompt_tokens=int(h["prompt_tokens"]) if "prompt_tokens" in h else None,
-        completion_tokens=int(h["completion_tokens"]) if "completion_tokens" in h else None,
-        token_chunks=int(h.get("tokens", 0)),
-        metadata=json.loads(h.get("metadata") or "{}"),
-    )

@@ -55,6 +55,15 @@ class Status(StrEnum):
 
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
+
+class StageState(StrEnum):
+    WAITING = "waiting"
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    RUNNING = "running"
+    DONE = "done"
+
+
 EventKind = Literal["s", "c", "r", "e", "d"]
 
 
@@ -62,7 +71,7 @@ EventKind = Literal["s", "c", "r", "e", "d"]
 class StageRecord:
     """What the ledger knows of one stage; times are seconds since the epoch, 0 where it has not happened."""
 
-    state: Literal["waiting", "queued", "delayed", "running", "done"] = "waiting"
+    state: StageState = StageState.WAITING
     owner: str = ""
     lease_until: float = 0.0
     attempts: int = 0
@@ -140,9 +149,6 @@ class Message:
     stage: Stage
     queue: str
     body: bytes
-    pool: str
-    """Whose waiting threads may be handed it, with what the stage `reads`, instead of its queue (see `TaskSpec`)."""
-    reads: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

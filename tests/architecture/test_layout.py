@@ -20,14 +20,11 @@ def sources(*folders: str) -> list[Path]:
 
 
 def bound_specs(path: Path) -> list[str]:
-    """The specs that a module has bodies for: `runners: ... = {SPEC.name: body, ...}`."""
+    """The specs that an entry point has bodies for: `Task(SPEC, compute=body)`."""
     return [
-        ast.unparse(key).removesuffix(".name")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "runners"
-        if isinstance(node.value, ast.Dict)
-        for key in node.value.keys
-        if key is not None
+        ast.unparse(node.args[0])
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Task"
     ]
 
 

@@ -64,7 +64,7 @@ def echoed(tokenizer: Tokenizer, prompt: str, max_tokens: int, choice: int = 0) 
     return str(tokenizer.decode([ids[(choice + i) % len(ids)] for i in range(max_tokens)]))
 
 
-UNHURRIED = {"lease_s": 60.0, "visibility_timeout_s": 120}
+UNHURRIED = {"lease_s": 60.0}
 """Queue settings of a yard beside an engine that takes the whole machine: one that kills nobody, whose workers may
 stand still for seconds without another taking their work over, which would continue a seeded answer differently."""
 
@@ -80,7 +80,7 @@ class Yard:
         self.model = models[0]["name"]
         merged: dict[str, Any] = {
             "models": models,
-            "queue": {"lease_s": 2.0, "reap_interval_s": 0.3, "lost_after_s": 1.0, "visibility_timeout_s": 10},
+            "queue": {"lease_s": 2.0, "reap_interval_s": 0.3, "lost_after_s": 1.0},
             "api": {"port": self.port},
             **settings,
         }
@@ -145,9 +145,12 @@ class Yard:
     # ---- as a client ---------------------------------------------------------------------------
 
     async def ready(self, http: aiohttp.ClientSession) -> dict[str, Any]:
+        """The health report, without workers that were killed and have not been missed yet."""
         async with http.get(f"{self.url}/health/ready") as reply:
-            body: dict[str, Any] = await reply.json()
-            return body
+            report: dict[str, Any] = await reply.json()
+        alive = {process.pid for process in self.processes.values()}
+        report["workers"] = [worker for worker in report["workers"] if worker.get("pid") in alive]
+        return report
 
     async def until(
         self, http: aiohttp.ClientSession, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 90.0

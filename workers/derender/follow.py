@@ -19,6 +19,7 @@ from tasks.protocol.base import JsonObject, compact_json
 from tasks.protocol.tokens import TokenChunk, chunk_from_json, unpack_token_ids
 from workers.derender import fold
 from workers.derender.context import read_context
+from workers.derender.task import chunks_of
 from workers.models.catalog import Catalog
 from workers.runtime.process import Runtime
 
@@ -142,4 +143,4 @@ class Followers:
             inbox.feed(entries[0].seq, tuple(entry.data for entry in entries))
 
     async def _all_chunks(self, job_id: str) -> list[TokenChunk]:
-        return [chunk_from_json(json.loads(entry.data)) for entry in await self._runtime.store.read_tokens(job_id, 0)]
+        return chunks_of(await self._runtime.store.read_tokens(job_id, 0))

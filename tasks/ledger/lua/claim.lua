@@ -1,5 +1,29 @@
--- ARGV: job id, stage, owner, lease seconds, most attempts, payload names ...
--- Returns what `claim` of the prelude does.
-local reads = {}
-for i = 6, #ARGV do reads[#reads + 1] = ARGV[i] end
-return claim(ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), reads)
+-- Give a stage of a job to a worker, with the payloads that the stage reads.
+--
+-- call   id, stage, owner, lease (seconds), most (attempts), reads (payload names)
+-- reply  outcome: 'ok', 'gone', 'over', 'done', 'held', 'expired' or 'exhausted'
+--        with 'ok': attempt, record (the job's hash, names and values in turn), payloads (by name)
+-- keys   the job's hash, its payloads, the watch set, its events channel
+--
+-- The owner that has the stage already may ask again: the answer to its first question was lost on the way.
+local id, stage, job = call.id, call.stage, job_key(call.id)
+local v = redis.call('HMGET', job, 'status', stage .. '.state', stage .. '.owner', stage .. '.lease', 'deadline',
+  'detached', stage .. '.attempts')
+local status, state, holder, lease_until, deadline, detached = v[1], v[2], v[3], v[4], v[5], v[6]
+if not status then return reply({outcome = 'gone'}) end
+if TERMINAL[status] then return reply({outcome = 'over'}) end
+if state == STATE.DONE then return reply({outcome = 'done'}) end
+local mine = state == STATE.RUNNING and holder == call.owner
+if state == STATE.RUNNING and not mine and tonumber(lease_until) > now then return reply({outcome = 'held'}) end
+if tonumber(deadline) <= now then return reply({outcome = 'expired'}) end
+local attempt = tonumber(v[7] or '0') + (mine and 0 or 1)
+if not mine and attempt > call.most then return reply({outcome = 'exhausted'}) end
+
+local lease = num(now + call.lease)
+redis.call('HSET', job, 'status', STATUS.RUNNING, stage .. '.attempts', attempt, stage .. '.state', STATE.RUNNING,
+  stage .. '.owner', call.owner, stage .. '.lease', lease, stage .. '.started', num(now))
+redis.call('ZADD', KEY.WATCH, lease, watch_member(id, stage))
+if detached == '1' and not mine then emit(id, {step_line(STATUS.RUNNING, stage, 'started')}) end
+local payloads = {}
+for _, name in ipairs(call.reads) do payloads[name] = redis.call('GET', payload_key(id, name)) or nil end
+return reply({outcome = 'ok', attempt = attempt, record = redis.call('HGETALL', job), payloads = payloads})

@@ -1,13 +1,17 @@
--- ARGV: most, seconds until one that was handed out is handed out again. Returns watch members.
-local members = redis.call('ZRANGEBYSCORE', 'ty:watch', '-inf', num(now), 'LIMIT', 0, tonumber(ARGV[1]))
-local out = {}
+-- What the reaper must look at now; each is handed out again only after a while.
+--
+-- call   most (members), again_after (seconds)
+-- reply  members: `<job>|<stage>` each, or `<job>|` for a deadline
+-- keys   the watch set, jobs' hashes
+local members = redis.call('ZRANGEBYSCORE', KEY.WATCH, '-inf', num(now), 'LIMIT', 0, call.most)
+local due = {}
 for _, member in ipairs(members) do
   local id = string.match(member, '^(.*)|')
   if redis.call('EXISTS', job_key(id)) == 1 then
-    redis.call('ZADD', 'ty:watch', num(now + tonumber(ARGV[2])), member)
-    out[#out + 1] = member
+    redis.call('ZADD', KEY.WATCH, num(now + call.again_after), member)
+    due[#due + 1] = member
   else
-    redis.call('ZREM', 'ty:watch', member)
+    redis.call('ZREM', KEY.WATCH, member)
   end
 end
-return out
+return reply({members = due})

@@ -1,9 +1,10 @@
--- ARGV: job id, status, error JSON. Returns 1 if this ended the job.
-local status = redis.call('HGET', job_key(ARGV[1]), 'status')
-if not status then
-  redis.call('ZREM', 'ty:watch', ARGV[1] .. '|')
-  return 0
-end
-if terminal(status) then return 0 end
-conclude(ARGV[1], ARGV[2], ARGV[3], {})
-return 1
+-- End a job from outside of any claim.
+--
+-- call   id, status (a terminal one), error (JSON, or '')
+-- reply  ended: whether this call ended it
+-- keys   as `conclude` in the prelude
+local status = redis.call('HGET', job_key(call.id), 'status')
+if not status then redis.call('ZREM', KEY.WATCH, watch_member(call.id, '')) end
+if not status or TERMINAL[status] then return reply({ended = false}) end
+conclude(call.id, call.status, call.error, {})
+return reply({ended = true})

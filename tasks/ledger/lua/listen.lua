@@ -1,9 +1,13 @@
--- ARGV: job id, bus. Returns 1, or 0 if the job is unknown.
-local job = job_key(ARGV[1])
+-- Send a job's further events to another inbox as well.
+--
+-- call   id, inbox
+-- reply  known: whether there is such a job
+-- keys   the job's hash
+local job = job_key(call.id)
 local listeners = redis.call('HGET', job, 'listeners')
-if not listeners then return 0 end
-for bus in string.gmatch(listeners, '%S+') do
-  if bus == ARGV[2] then return 1 end
+if not listeners then return reply({known = false}) end
+for inbox in string.gmatch(listeners, '%S+') do
+  if inbox == call.inbox then return reply({known = true}) end
 end
-redis.call('HSET', job, 'listeners', listeners .. ' ' .. ARGV[2])
-return 1
+redis.call('HSET', job, 'listeners', listeners .. ' ' .. call.inbox)
+return reply({known = true})

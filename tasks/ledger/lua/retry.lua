@@ -1,16 +1,19 @@
--- ARGV: job id, stage, owner, queue, body, delay seconds, '1' if the attempt counts, lost after seconds.
--- Returns 'ok' or why the claim is lost.
-local id, stage, owner, delay = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[6])
-local job = job_key(id)
+-- Give a claim back: the stage is sent again, at once or after a delay.
+--
+-- call   id, owner, message ({stage, queue, body}), delay (seconds), counted (whether the attempt counts), lost_after
+-- reply  outcome: 'ok', or why the claim is lost: 'gone', a terminal status or 'taken'
+-- keys   the job's hash, the watch set, the queue
+local id, message, job = call.id, call.message, job_key(call.id)
+local stage = message.stage
 local v = redis.call('HMGET', job, 'status', stage .. '.state', stage .. '.owner')
-if not v[1] then return 'gone' end
-if terminal(v[1]) then return v[1] end
-if v[2] ~= 'running' or v[3] ~= owner then return 'taken' end
-if ARGV[7] ~= '1' then redis.call('HINCRBY', job, stage .. '.attempts', -1) end
-if delay > 0 then
-  redis.call('HSET', job, stage .. '.state', 'delayed', stage .. '.owner', '', stage .. '.lease', num(now + delay))
-  redis.call('ZADD', 'ty:watch', num(now + delay), id .. '|' .. stage)
+local lost = refusal(v[1], v[2], v[3], call.owner)
+if lost then return reply({outcome = lost}) end
+if not call.counted then redis.call('HINCRBY', job, stage .. '.attempts', -1) end
+if call.delay > 0 then
+  local due = num(now + call.delay)
+  redis.call('HSET', job, stage .. '.state', STATE.DELAYED, stage .. '.owner', '', stage .. '.lease', due)
+  redis.call('ZADD', KEY.WATCH, due, watch_member(id, stage))
 else
-  send(id, stage, ARGV[4], ARGV[5], tonumber(ARGV[8]), true)
+  send(id, message, call.lost_after, true)
 end
-return 'ok'
+return reply({outcome = 'ok'})

@@ -1,37 +1,45 @@
--- ARGV: header JSON, then one value for each payload name, then message bodies. Returns {outcome, job id, digest}.
-local h = cjson.decode(ARGV[1])
-if h.idempotency_key ~= '' then
-  local earlier = redis.call('GET', 'ty:idempotency:' .. h.idempotency_key)
+-- Accept a job and put its first messages into their queues.
+--
+-- call   id, record (fields of the job's hash), deadline_in and ttl (seconds), queues and max_queued, payloads (by name),
+--        messages ({stage, queue, body} each), detached, idempotency_key, request_id, lost_after (seconds)
+-- reply  outcome: 'accepted', 'full' or 'repeat'; id: the job's, or the earlier job's with the same idempotency key;
+--        digest: that of the request which the key stands for
+-- keys   the job's hash, payloads and events channel, the watch set, queues, the list of jobs, the idempotency key,
+--        the set of the client's request id
+if call.idempotency_key ~= '' then
+  local earlier = redis.call('GET', KEY.IDEMPOTENCY .. call.idempotency_key)
   local digest = earlier and redis.call('HGET', job_key(earlier), 'digest')
-  if digest then return {'repeat', earlier, digest} end
+  if digest then return reply({outcome = 'repeat', id = earlier, digest = digest}) end
 end
-local job = job_key(h.id)
-if redis.call('EXISTS', job) == 1 then return {'accepted', h.id, h.digest} end
-for _, queue in ipairs(h.queues) do
-  if redis.call('LLEN', queue) >= h.max_queued then return {'full', '', ''} end
+local job = job_key(call.id)
+local accepted = {outcome = 'accepted', id = call.id, digest = call.record.digest}
+if redis.call('EXISTS', job) == 1 then return reply(accepted) end
+for _, queue in ipairs(call.queues) do
+  if redis.call('LLEN', queue) >= call.max_queued then return reply({outcome = 'full', id = '', digest = ''}) end
 end
-local deadline = now + h.deadline_in
-local expire_at = math.ceil(deadline + h.ttl + 60)
-redis.call('HSET', job, 'status', 'queued', 'endpoint', h.endpoint, 'model', h.model, 'class', h.class,
-  'stream', h.stream, 'followed', h.followed, 'detached', h.detached, 'stages', h.stages, 'created', num(now), 'deadline', num(deadline),
-  'ttl', h.ttl, 'expire_at', expire_at, 'listeners', h.listener, 'digest', h.digest, 'metadata', h.metadata)
+
+local deadline = now + call.deadline_in
+local expire_at = math.ceil(deadline + call.ttl + 60)
+local fields = {'status', STATUS.QUEUED, 'created', num(now), 'deadline', num(deadline), 'ttl', call.ttl,
+  'expire_at', expire_at}
+for name, value in pairs(call.record) do
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
+end
+redis.call('HSET', job, unpack(fields))
 redis.call('EXPIREAT', job, expire_at)
-for i, name in ipairs(h.payloads) do
-  redis.call('SET', payload_key(h.id, name), ARGV[1 + i], 'EXAT', expire_at)
+for name, value in pairs(call.payloads) do redis.call('SET', payload_key(call.id, name), value, 'EXAT', expire_at) end
+redis.call('ZADD', KEY.WATCH, num(deadline), watch_member(call.id, ''))
+if call.detached then
+  redis.call('ZADD', KEY.JOBS, num(now), call.id)
+  emit(call.id, {step_line(STATUS.QUEUED, call.messages[1].stage, STATE.QUEUED)})
 end
-redis.call('ZADD', 'ty:watch', num(deadline), h.id .. '|')
-if h.detached == 1 then
-  redis.call('ZADD', 'ty:jobs', num(now), h.id)
-  emit(h.id, {step_line('queued', h.messages[1][1], 'queued')})
+if call.idempotency_key ~= '' then
+  redis.call('SET', KEY.IDEMPOTENCY .. call.idempotency_key, call.id, 'EXAT', expire_at)
 end
-if h.idempotency_key ~= '' then
-  redis.call('SET', 'ty:idempotency:' .. h.idempotency_key, h.id, 'EXAT', expire_at)
+if call.request_id ~= '' then
+  redis.call('SADD', KEY.REQUEST .. call.request_id, call.id)
+  redis.call('EXPIREAT', KEY.REQUEST .. call.request_id, expire_at)
 end
-if h.request_id ~= '' then
-  redis.call('SADD', 'ty:request:' .. h.request_id, h.id)
-  redis.call('EXPIREAT', 'ty:request:' .. h.request_id, expire_at)
-end
-for i, message in ipairs(h.messages) do
-  dispatch(h.id, message, ARGV[1 + #h.payloads + i], h)
-end
-return {'accepted', h.id, h.digest}
+for _, message in ipairs(call.messages) do send(call.id, message, call.lost_after, false) end
+return reply(accepted)

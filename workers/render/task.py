@@ -1,0 +1,51 @@
+"""The render stage of a job: a client's body to prompt token ids, sampling parameters, and what derendering must know.
+
+A job that ends with its render stage is answered here, as its route answers (`workers.render.answers`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from tasks.ledger.store import Claim, Commit, Status, event_line
+from tasks.protocol.base import compact_json
+from tasks.protocol.derender_context import context_to_json
+from tasks.protocol.tokens import pack_token_ids
+from tasks.specs import ENDPOINTS, RENDER
+from workers.derender import fold
+from workers.models.catalog import Catalog
+from workers.render.answers import RENDER_ANSWERS
+from workers.render.prompts import prepare
+from workers.runtime.process import Runtime
+
+
+def render(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
+    """What the render stage of this claim commits; raises InvalidRequest naming the field."""
+    job = claim.job
+    endpoint = ENDPOINTS[job.endpoint]
+    profile = catalog.get(job.model)
+    body = json.loads(claim.payloads["request"])
+    if endpoint.stages == (RENDER,):
+        answer = compact_json(RENDER_ANSWERS[endpoint.surface](profile, body, job.id))
+        return Commit(events=[event_line("r", answer)], done=True, status=Status.SUCCEEDED)
+    prepared = prepare(profile, endpoint.surface, body)
+    (prompt,) = prepared.prompts
+    context = fold.describe(
+        profile,
+        endpoint.surface,
+        prepared.request,
+        response_id=f"chatcmpl-{job.id.removeprefix('job_')}",
+        created=int(job.created_at),
+        prompt_token_ids=prompt.token_ids,
+        prompt_text=prompt.text,
+    )
+    return Commit(
+        payloads={
+            "prompt": pack_token_ids(prompt.token_ids),
+            "generate": compact_json(prompt.fields),
+            "context": compact_json(context_to_json(context)),
+        },
+        prompt_tokens=len(prompt.token_ids),
+        done=True,
+        messages=runtime.pipeline.next_messages(job, claim.stage),
+    )

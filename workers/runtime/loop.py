@@ -1,0 +1,86 @@
+"""The event loop of a worker process, in a thread of its own: whatever waits, waits here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from tasks.errors import BrokerUnavailable
+from tasks.telemetry import get_logger
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+PAUSE_AFTER_FAULT_S = 1.0
+
+
+class Loop:
+    """One event loop; `start` it once, `stop` it at the end of the process."""
+
+    def __init__(self) -> None:
+        self._loop = _new_loop()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a coroutine from another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine from another thread, and wait for it."""
+        return self.submit(work).result()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, from any thread."""
+        self._loop.call_soon_threadsafe(function)
+
+    def in_thread(self, function: Callable[[], object]) -> None:
+        """Call a function that blocks in a thread of the loop's executor, from any thread."""
+        self.call(lambda: self._loop.run_in_executor(None, function))
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine in the background; call this on the loop."""
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def cancel_background(self) -> None:
+        """Cancel what was spawned; call this on the loop."""
+        for task in list(self._background):
+            task.cancel()
+
+
+async def repeat(step: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
+    """Repeat a step; neither a store that does not answer nor a fault in one step ends it."""
+    while True:
+        try:
+            await step()
+        except BrokerUnavailable:
+            log.warning("step_skipped", step=step.__name__, reason="the store does not answer")
+        except Exception as error:
+            log.error("step_raised", step=step.__name__, exc_info=error)
+            await asyncio.sleep(PAUSE_AFTER_FAULT_S)
+        await asyncio.sleep(interval_s)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

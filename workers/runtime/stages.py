@@ -1,0 +1,146 @@
+"""Runs a claimed stage, and decides what becomes of the job when its body raises.
+
+A body is one of two kinds:
+
+* `compute(claim) -> Commit`: work for a processor. It runs in the thread that took the message.
+* `pursue(claim) -> None`: work that waits (for an engine, for a channel). It is a coroutine on the process's loop.
+
+Bodies know nothing of queues, leases or attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from tasks.errors import BrokerUnavailable, DeadlineExceeded, EngineUnavailable, TokenyardError
+from tasks.ledger.blocking_store import BlockingLedger
+from tasks.ledger.store import Claim, ClaimLost, Commit, JobStore
+from tasks.pipeline import Pipeline
+from tasks.settings import Settings
+from tasks.specs import TaskSpec
+from tasks.telemetry import get_logger
+from workers.runtime.claims import Claims
+from workers.runtime.reports import Outcome
+
+log = get_logger(__name__)
+
+Compute = Callable[[Claim], Commit]
+Pursue = Callable[[Claim], Coroutine[Any, Any, None]]
+
+ENGINE_PAUSE_S: Final = 2.0
+FIRST_RETRY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task's spec and its body: one of `compute` and `pursue`."""
+
+    spec: TaskSpec
+    compute: Compute | None = None
+    pursue: Pursue | None = None
+
+
+class Released(Exception):
+    """The process stops and gives the stage back: it is sent again at once, and the attempt does not count."""
+
+
+class _Services(NamedTuple):
+    """What a running stage needs of its process."""
+
+    settings: Settings
+    owner: str
+    store: JobStore
+    ledger: BlockingLedger
+    pipeline: Pipeline
+    claims: Claims
+
+
+class StageRunner:
+    """Runs stages that this process has claimed; every run ends in an `Outcome`, never in an exception."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        owner: str,
+        store: JobStore,
+        ledger: BlockingLedger,
+        pipeline: Pipeline,
+        claims: Claims,
+    ) -> None:
+        self._of = _Services(settings, owner, store, ledger, pipeline, claims)
+        self.stopping = False
+
+    def compute(self, claim: Claim, body: Compute) -> Outcome | Exception:
+        """Compute and commit, in this thread; what was raised, if it must be settled on the loop."""
+        try:
+            self._of.ledger.commit(claim.job.id, claim.stage, self._of.owner, body(claim))
+        except Exception as error:  # noqa: BLE001 - `settle` decides what every error means
+            return error
+        return Outcome.SUCCEEDED
+
+    async def pursue(self, claim: Claim, body: Pursue) -> Outcome:
+        """Run a coroutine until it has committed the end of its stage."""
+        self._of.claims.attach(claim)
+        try:
+            if self.stopping:
+                raise Released
+            async with asyncio.timeout(max(claim.job.deadline_at - time.time(), 0.001)):
+                await body(claim)
+        except TimeoutError:
+            return await self.settle(claim, DeadlineExceeded())
+        except asyncio.CancelledError:
+            # Either this process stops, or the claim is lost and nothing is left to say.
+            return await self.settle(claim, Released()) if self.stopping else Outcome.REVOKED
+        except Exception as error:  # noqa: BLE001 - `settle` decides what every error means
+            return await self.settle(claim, error)
+        return Outcome.SUCCEEDED
+
+    async def settle(self, claim: Claim, error: Exception) -> Outcome:
+        """End the job, send the stage again, or leave it to the reaper, as the error demands."""
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        with structlog.contextvars.bound_contextvars(job_id=claim.job.id, stage=claim.stage):
+            try:
+                return await self._settle(claim, error)
+            except ClaimLost as lost:
+                log.info("claim_lost", why=lost.why)
+                return Outcome.REVOKED
+            except BrokerUnavailable as unavailable:
+                log.warning("stage_left_to_the_reaper", reason=unavailable.message)
+                return Outcome.RETRIED
+
+    async def _settle(self, claim: Claim, error: Exception) -> Outcome:
+        job, attempt = claim.job, claim.attempt
+        if isinstance(error, ClaimLost | BrokerUnavailable):
+            raise error
+        if isinstance(error, Released):
+            return await self._again(claim, 0.0, counted=False)
+        if isinstance(error, EngineUnavailable) and job.detached:
+            # Nobody waits on a connection: an accepted job waits for its engine until its deadline.
+            return await self._again(claim, error.retry_after_s or ENGINE_PAUSE_S, counted=False)
+        if not isinstance(error, TokenyardError):
+            log.error("stage_raised", exc_info=error)
+            error = TokenyardError()
+        elif await self._may_retry(claim, error):
+            log.warning("stage_retried", code=error.code, attempt=attempt)
+            return await self._again(claim, FIRST_RETRY_S * 2 ** (attempt - 1), counted=True)
+        log.warning("job_failed", code=error.code, attempt=attempt)
+        await self._of.pipeline.fail(job.id, error)
+        return Outcome.FAILED
+
+    async def _may_retry(self, claim: Claim, error: TokenyardError) -> bool:
+        if not error.retryable or claim.attempt >= self._of.settings.limits.max_attempts:
+            return False
+        # A client that waits is told at once that there is no engine, unless it has been sent something.
+        return not isinstance(error, EngineUnavailable) or bool(await self._of.store.read_tokens(claim.job.id, 0))
+
+    async def _again(self, claim: Claim, delay_s: float, *, counted: bool) -> Outcome:
+        message = self._of.pipeline.message_for(claim.job, claim.stage)
+        await self._of.store.retry(claim.job.id, claim.stage, self._of.owner, message, delay_s, counted=counted)
+        return Outcome.RETRIED
