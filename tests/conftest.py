@@ -46,8 +46,14 @@ class RedisServer:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
+    @property
+    def socket_url(self) -> str:
+        """The same server by its Unix socket."""
+        return f"unix://{self._folder}/redis.sock?db=0"
+
     def start(self) -> None:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]
+        options += ["--unixsocket", str(self._folder / "redis.sock")]
         self._process = subprocess.Popen(
             [self._binary, *options, "--dir", str(self._folder), "--enable-debug-command", "yes"],
             stdout=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from tasks.errors import BrokerUnavailable
 from tasks.ledger import keys
-from tasks.ledger.redis_store import LOST_CONNECTION
+from tasks.ledger.redis_store import LOST_CONNECTION, connection_options
 from tasks.ledger.scripts import claim_call, claim_from, commit_call, load_scripts, pack, require_ok, text, unpack
 from tasks.ledger.store import Claim, Commit, Refused
 from tasks.protocol.base import JsonObject
@@ -44,9 +44,8 @@ class BlockingLedger:
             settings.redis_url,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=20,
-            socket_connect_timeout=5,
-            socket_keepalive=True,
             max_connections=1024,
+            **connection_options(settings.redis_url),
         )
         self._own = threading.local()
         self._sources = load_scripts()

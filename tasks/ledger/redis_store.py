@@ -50,10 +50,14 @@ def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
         url,
         retry=Retry(NoBackoff(), 0),
         socket_timeout=None if blocking else 20,
-        socket_connect_timeout=5,
-        socket_keepalive=True,
         max_connections=64,
+        **connection_options(url),
     )
+
+
+def connection_options(url: str) -> dict[str, Any]:
+    """What a connection to this URL takes beside its timeout: a Unix socket is neither kept alive nor slow to open."""
+    return {} if url.startswith("unix:") else {"socket_connect_timeout": 5, "socket_keepalive": True}
 
 
 ANSWER_TIMEOUT_S: Final = 20.0

@@ -88,7 +88,7 @@ class Yard:
         config.touch()
         self.environment = {
             **os.environ,
-            "TOKENYARD_REDIS_URL": redis.url,
+            "TOKENYARD_REDIS_URL": merged.pop("redis_url", redis.url),
             "TOKENYARD_LOG_FORMAT": "text",
             "TOKENYARD_CONFIG": str(config),
             **{f"TOKENYARD_{key.upper()}": json.dumps(value) for key, value in merged.items()},

@@ -174,6 +174,7 @@ async def test_nothing_accepted_is_lost_when_redis_restarts(
         assert job["status"] == "succeeded", job
         result = await yard.job(http, job_id, "/result")
         assert result["choices"][0]["message"]["content"] == echoed(tokenizer, PROMPT.format(number), 60)
+    assert [name for name, process in yard.processes.items() if process.poll() is not None] == []
 
 
 async def test_an_engine_that_drops_a_stream_is_asked_for_the_rest(

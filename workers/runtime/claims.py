@@ -81,6 +81,12 @@ class Claims:
         """The running coroutine is what works on this claim: it is cancelled if the claim is lost."""
         self._held[claim.job.id, claim.stage].task = asyncio.current_task()
 
+    def detach(self, claim: Claim) -> None:
+        """The work on this claim is over: what is left to write is not cancelled any more."""
+        held = self._held.get((claim.job.id, claim.stage))
+        if held is not None:
+            held.task = None
+
     async def renew(self, store: JobStore) -> None:
         """Renew all leases; cancel the work on what is lost."""
         now = time.monotonic()

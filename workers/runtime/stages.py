@@ -103,6 +103,7 @@ class StageRunner:
 
     async def settle(self, claim: Claim, error: Exception) -> Outcome:
         """End the job, send the stage again, or leave it to the reaper, as the error demands."""
+        self._of.claims.detach(claim)  # ending the job would cancel this very coroutine
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         with structlog.contextvars.bound_contextvars(job_id=claim.job.id, stage=claim.stage):
