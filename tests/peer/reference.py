@@ -1,4 +1,7 @@
-"""The reference's frontend, asked line by line in a process of its own (`frontend.py`), and where it is installed."""
+"""The reference's frontend, asked line by line in a process of its own (`frontend.py`), and where it is installed.
+
+Tests ask it by way of a recording (`recordings.py`), which may have the answer.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,54 @@ from pathlib import Path
 from typing import Any
 
 from tasks.protocol.base import JsonObject
+from tests.peer.recordings import Recording
 
 PEER = Path(os.environ.get("TOKENYARD_PEER", "~/.cache/vllm-peer")).expanduser()
 TOKENIZERS = Path(os.environ.get("TOKENYARD_REAL_TOKENIZERS", "~/.cache/real-tokenizers")).expanduser()
 DERENDER = "/v1/chat/completions/derender"
 
 
-class Frontend:
-    """Answers for any model folder and flags; started again when it dies."""
+MOST_SERVERS = 16
+"""Servers that one process builds: it does not get back all of the memory of those that it has let go."""
 
-    def __init__(self) -> None:
+
+class Frontend:
+    """Answers for any model folder and flags; started again when it dies, or has built many servers."""
+
+    def __init__(self, recording: Recording | None = None) -> None:
+        self._recording = recording
         self._process: subprocess.Popen[str] | None = None
+        self._built: set[str] = set()
+
+    @property
+    def asks(self) -> bool:
+        """Whether the reference itself answers, which needs the model's folder."""
+        return self._recording is None or self._recording.asks
 
     def ask(self, server: JsonObject, body: JsonObject, path: str = DERENDER) -> JsonObject:
         """`{"status": 200, "body": {...}}`; status 0 where there is no such server."""
+        if self._recording is None:
+            return self._ask(server, body, path)
+        # Where a model's folder is differs between machines, and from run to run.
+        question = {"server": {**server, "model": Path(server["model"]).name}, "path": path, "body": body}
+        return self._recording.answer(question, lambda: self._ask(server, body, path))
+
+    def _ask(self, server: JsonObject, body: JsonObject, path: str) -> JsonObject:
+        key = json.dumps(server, sort_keys=True)
+        if key not in self._built and len(self._built) == MOST_SERVERS:
+            self.close()
+        self._built.add(key)
         if self._process is None:
             self._process = subprocess.Popen(
                 [str(PEER / "bin/python"), str(Path(__file__).with_name("frontend.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "TIKTOKEN_ENCODINGS_BASE": str(TOKENIZERS / "tiktoken")},
+                env={
+                    **os.environ,
+                    "TIKTOKEN_ENCODINGS_BASE": str(TOKENIZERS / "tiktoken"),
+                    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+                },
                 text=True,
             )
         assert self._process.stdin and self._process.stdout
@@ -53,12 +83,13 @@ class Frontend:
             self._process.wait(30)
             self._process.stdout.close()
         self._process = None
+        self._built.clear()
 
 
 @contextmanager
-def started() -> Iterator[Frontend]:
+def started(recording: Recording | None = None) -> Iterator[Frontend]:
     """A frontend that ends with the block."""
-    frontend = Frontend()
+    frontend = Frontend(recording)
     try:
         yield frontend
     finally:

@@ -1,4 +1,4 @@
-"""Starts the reference: `vllm serve` on a free port, until the block ends."""
+"""Starts the reference: `vllm serve` on a free port, until the block ends; or what was recorded of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,29 @@ from pathlib import Path
 import pytest
 
 from api.cli.yard import free_port
+from tasks.protocol.base import JsonObject
+from tests.peer.recordings import Recording, recorded_server
 from tests.peer.reference import PEER
 
 START_TIMEOUT_S = 300
+
+
+@contextmanager
+def answering_vllm(
+    recording: Recording, folder: Path, model: Path, name: str, *flags: str, max_model_len: int = 2048
+) -> Iterator[str]:
+    """The base URL of a vLLM that serves a model folder, or of what answers as it was recorded to."""
+    server: JsonObject = {"model": model.name, "name": name, "flags": list(flags), "max_model_len": max_model_len}
+    if not recording.asks:
+        with recorded_server(recording, server, None) as url:
+            yield url
+        return
+    with serve_vllm(folder, model, name, *flags, max_model_len=max_model_len) as upstream:
+        if recording.mode == "live":
+            yield upstream
+            return
+        with recorded_server(recording, server, upstream) as url:
+            yield url
 
 
 @contextmanager
@@ -29,7 +49,8 @@ def serve_vllm(folder: Path, model: Path, name: str, *flags: str, max_model_len:
     url = f"http://127.0.0.1:{port}"
     command = [str(PEER / "bin" / "vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", name, "--max-model-len", str(max_model_len), "--enforce-eager"]
-    command += ["--max-num-seqs", "16", *flags]
+    # Processors differ in how they round in bfloat16, up to another first word of an answer.
+    command += ["--max-num-seqs", "16", "--dtype=float32", *flags]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     log = folder / "vllm.log"
     with (

@@ -20,13 +20,12 @@ import pytest
 
 from tasks.protocol.base import JsonObject
 from tasks.settings import ModelSettings
+from tests.peer.recordings import Recording
 from tests.peer.reference import PEER, TOKENIZERS
-from tests.peer.serving import serve_vllm
+from tests.peer.serving import answering_vllm
 from tests.peer.test_yard_parity import QWEN3, WEATHER
 from workers.derender.answers import derender_request
 from workers.models.catalog import ModelProfile, load_model
-
-pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
@@ -83,26 +82,33 @@ KNOWN: dict[tuple[str, str], str] = {}
 
 
 @pytest.fixture(scope="module")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ModelProfile]]:
+def qwen3(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ModelProfile]]:
+    if not (TOKENIZERS / "qwen3").is_dir():
+        pytest.skip("the tokenizer is not there")
     flags = ["--enable-scale-out", "--tool-call-parser=hermes", "--reasoning-parser=qwen3"]
     flags += ["--enable-auto-tool-choice", "--no-enable-prefix-caching", "--max-logprobs=20"]
     settings = ModelSettings(
-        name="m", tokenizer=str(QWEN3), tool_parser="hermes", reasoning_parser="qwen3", max_model_len=2048
+        name="m",
+        tokenizer=str(TOKENIZERS / "qwen3"),
+        tool_parser="hermes",
+        reasoning_parser="qwen3",
+        max_model_len=2048,
     )
-    with serve_vllm(tmp_path_factory.mktemp("vllm"), QWEN3, "m", *flags) as url:
+    with answering_vllm(recording, tmp_path_factory.mktemp("vllm"), QWEN3, "m", *flags) as url:
         yield url, load_model(settings)
 
 
 @pytest.fixture(scope="module")
-def llama2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ModelProfile]]:
+def llama2(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ModelProfile]]:
     if not (TOKENIZERS / "llama2").is_dir():
         pytest.skip("the tokenizer is not there")
-    folder = tmp_path_factory.mktemp("llama2")
-    script = Path(__file__).with_name("random_model.py")
-    subprocess.run([str(PEER / "bin/python"), str(script), str(TOKENIZERS / "llama2"), str(folder)], check=True)
+    folder = tmp_path_factory.mktemp("models") / "llama2"
+    if recording.asks:
+        script = Path(__file__).with_name("random_model.py")
+        subprocess.run([str(PEER / "bin/python"), str(script), str(TOKENIZERS / "llama2"), str(folder)], check=True)
     settings = ModelSettings(name="m", tokenizer=str(TOKENIZERS / "llama2"), max_model_len=2048)
     flags = ["--enable-scale-out", "--no-enable-prefix-caching", "--max-logprobs=20"]
-    with serve_vllm(tmp_path_factory.mktemp("vllm"), folder, "m", *flags) as url:
+    with answering_vllm(recording, tmp_path_factory.mktemp("vllm"), folder, "m", *flags) as url:
         yield url, load_model(settings)
 
 

@@ -9,7 +9,6 @@ the two references differ, the coupled server is right.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from typing import Any
 import pytest
 
 from tasks.protocol.base import JsonObject
-from tests.peer.reference import PEER, Frontend, started
-from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of
+from tests.peer.reference import Frontend
+from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of, server_of
 from tests.peer.test_template_parity import TURNS, request_of, written
 from workers.derender.answers import derender_request
 from workers.models.catalog import ModelProfile
-
-pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 
 # Llama 2 has no chat template.
 PAIRS = [
@@ -137,15 +134,6 @@ def body_of(profile: ModelProfile, variant: Variant) -> JsonObject | None:
     }
 
 
-def server_of(model: Model, tmp_path: Path) -> JsonObject:
-    parsers = (("tool_call", model.tool_parser), ("reasoning", model.reasoning_parser))
-    return {
-        "model": str(model_folder(model, tmp_path)),
-        "flags": model.flags,
-        **{f"{kind}_parser": name for kind, name in parsers if name},
-    }
-
-
 def fields_of(answer: JsonObject) -> JsonObject:
     """An answer's fields by name, calls without their ids, arguments as values."""
     # The id is that of the request, and reasoning tokens are counted, as by the coupled server.
@@ -184,18 +172,12 @@ def differences(ours: JsonObject, theirs: JsonObject) -> dict[str, tuple[Any, An
     }
 
 
-@pytest.fixture(scope="module")
-def frontend() -> Iterator[Frontend]:
-    with started() as asked:
-        yield asked
-
-
 @pytest.mark.parametrize("model", PAIRS, ids=lambda model: model.name)
 def test_a_body_is_answered_as_by_the_reference(frontend: Frontend, model: Model, tmp_path: Path) -> None:
     if not model.folder.exists():
         pytest.skip("the tokenizer is not there")
     profile = profile_of(model)
-    server = server_of(model, tmp_path)
+    server = server_of(model, model_folder(model, tmp_path))
     wrong = compare_whole(frontend, server, model, profile) + compare_streams(frontend, server, model, profile)
     assert not wrong, "\n".join(wrong)
 

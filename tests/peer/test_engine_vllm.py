@@ -1,7 +1,7 @@
 """The engine contract against a real vLLM, which serves SmolLM2's Hugging Face folder.
 
-`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); without it, or without the
-model, these tests are skipped.
+`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); `make peer` runs these tests
+where it and the model are installed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tests.contract.test_engine import CHATML_QUESTION, EngineContract, collect,
 from tests.peer.serving import serve_vllm
 from workers.generate.engines.base import Engine
 from workers.generate.engines.registry import create_engine
+
+pytestmark = pytest.mark.peer_live
 
 MODEL = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
 

@@ -1,7 +1,7 @@
 """Bodies of the generate route, at vLLM itself and at a yard whose engine it is: the same answers, field by field.
 
-`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); without it, or without the
-model, these tests are skipped. A second vLLM has no tokenizer (`--tokens-only`): over it a yard must find stop strings
+`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); `make peer` runs these tests
+where it and the model are installed. A second vLLM has no tokenizer (`--tokens-only`): over it a yard must find stop strings
 by itself, and answer as the first one does.
 """
 
@@ -23,6 +23,8 @@ from tests.conftest import RedisServer
 from tests.integration.harness import UNHURRIED, Yard
 from tests.peer.serving import serve_vllm
 from tests.peer.test_yard_parity import WEATHER
+
+pytestmark = pytest.mark.peer_live
 
 QWEN3 = Path.home() / ".cache" / "tiny-qwen3"
 GENERATE = "/inference/v1/generate"

@@ -1,7 +1,6 @@
 """Answers to `/v1/messages`, whole and event by event, against vLLM's own server, made from its own tokens.
 
-`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); without it, or without the
-models, these tests are skipped. `KNOWN` lists the wanted differences, each with its reason.
+The reference's answers are recorded (`recordings.py`). `KNOWN` lists the wanted differences, each with its reason.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +19,10 @@ from tasks.protocol.base import JsonObject
 from tasks.protocol.tokens import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings, ModelSettings
 from tests.contract.test_engine import collect
-from tests.peer.serving import serve_vllm
+from tests.peer.recordings import Recording
+from tests.peer.reference import TOKENIZERS
+from tests.peer.serving import answering_vllm
+from tests.peer.test_yard_parity import QWEN3, SMOLLM2
 from tests.peer.test_yard_parity import WEATHER as CHAT_TOOL
 from workers.derender import fold
 from workers.generate.engines.registry import create_engine
@@ -29,9 +30,10 @@ from workers.models.catalog import ModelProfile, load_model
 from workers.render.prompts import Prepared, prepare
 
 FOLDERS = {
-    "smollm2": Path.home() / ".cache" / "smollm2-135m-instruct" / "hf",
-    "qwen3": Path.home() / ".cache" / "tiny-qwen3",
+    "smollm2": SMOLLM2,
+    "qwen3": QWEN3,
 }
+TOKENIZER_FOLDERS = {**FOLDERS, "qwen3": TOKENIZERS / "qwen3"}
 PARSERS: dict[str, JsonObject] = {"smollm2": {}, "qwen3": {"tool_parser": "hermes", "reasoning_parser": "qwen3"}}
 MAX_MODEL_LEN = 2048
 
@@ -131,14 +133,19 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, recording: Recording, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     name: str = request.param
+    tokenizer = TOKENIZER_FOLDERS[name]
+    if not tokenizer.is_dir():
+        pytest.skip("the tokenizer is not there")
     flags = ["--enable-scale-out", "--no-enable-prefix-caching", "--enable-prompt-tokens-details"]
     if PARSERS[name]:
         flags += ["--tool-call-parser=hermes", "--reasoning-parser=qwen3", "--enable-auto-tool-choice"]
-    folder = FOLDERS[name]
-    with serve_vllm(tmp_path_factory.mktemp("vllm"), folder, name, *flags, max_model_len=MAX_MODEL_LEN) as url:
-        model = ModelSettings(name=name, tokenizer=str(folder), max_model_len=MAX_MODEL_LEN, **PARSERS[name])
+    scratch = tmp_path_factory.mktemp("vllm")
+    with answering_vllm(recording, scratch, FOLDERS[name], name, *flags, max_model_len=MAX_MODEL_LEN) as url:
+        model = ModelSettings(name=name, tokenizer=str(tokenizer), max_model_len=MAX_MODEL_LEN, **PARSERS[name])
         yield Served(url, load_model(model))
 
 

@@ -2,8 +2,8 @@
 
 Every family gets a tokenizer in which its markers are added tokens (Qwen's, if it is there, with the family's own
 markers added), so that the reference's parsers find what they look for. A difference is either a bug of ours or a row of
-`WANTED`, `DIFFERENCES` or `STREAMED`, with its reason. By default the names of `FIRST` are asked, with
-`TOKENYARD_PARITY=all` every name (20 minutes).
+`WANTED`, `DIFFERENCES` or `STREAMED`, with its reason. Every name is recorded and compared; `make peer` asks the
+reference about the names of `FIRST`, with `TOKENYARD_PARITY=all` about every name (20 minutes).
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ import pytest
 from tokenizers import AddedToken as NewToken
 from tokenizers import Tokenizer
 
-from tests.peer.reference import PEER, TOKENIZERS, Frontend, derender_streamed, derender_whole, spaced, started
+from tests.peer.recordings import Recording
+from tests.peer.reference import TOKENIZERS, Frontend, derender_streamed, derender_whole, spaced
 from tests.workers.parsing.test_goldens import OFFERED, cases, meaning
 from workers.parsing import ParseContext, bind, finish, load_format, parse, start, step
 from workers.parsing.registry import REASONING, TOOLS
 from workers.text.pieces import AddedToken, Piece
 
-MODEL = Path(os.environ.get("TOKENYARD_PEER_TOKENIZER", "~/.cache/tiny-qwen3")).expanduser()
+MODEL = TOKENIZERS / "qwen3"
 
-pytestmark = [
-    pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed"),
-    pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="there is no tokenizer to ask it with"),
-]
+pytestmark = pytest.mark.skipif(not MODEL.exists(), reason="there is no tokenizer to ask it with")
 
 MODELS = {"openai": TOKENIZERS / "gpt-oss", "openai_gptoss": TOKENIZERS / "gpt-oss"}
 """Names that the reference reads for their own models only."""
@@ -117,16 +115,12 @@ UNASKED: dict[str, str] = {
 """Names that the reference cannot be asked about here, and why."""
 
 
-@pytest.fixture(scope="module")
-def frontend() -> Iterator[Frontend]:
-    with started() as asked:
-        yield asked
-
-
-def tokenizer_of(kind: str, name: str, folder: Path) -> tuple[Tokenizer, dict[str, AddedToken]]:
-    """A tokenizer with the family's markers, written to a folder with a model's configuration."""
-    shutil.copytree(MODELS.get(name, MODEL), folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+def tokenizer_of(kind: str, name: str, folder: Path, *, written: bool) -> tuple[Tokenizer, dict[str, AddedToken]]:
+    """A tokenizer with the family's markers, written with a model's configuration to a folder, if the reference asks."""
+    source = MODELS.get(name, MODEL)
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    if written:
+        shutil.copytree(source, folder)
     if name in MODELS:
         return tokenizer, _added(tokenizer)
     table = load_format(name, None) if kind == "tools" else load_format(None, name)
@@ -137,10 +131,11 @@ def tokenizer_of(kind: str, name: str, folder: Path) -> tuple[Tokenizer, dict[st
     tokenizer.add_special_tokens(
         [NewToken(text, special=True, normalized=False) for text in single if tokenizer.token_to_id(text) is None]
     )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    config.pop("added_tokens_decoder", None)
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    if written:
+        tokenizer.save(str(folder / "tokenizer.json"))
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config.pop("added_tokens_decoder", None)
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizer, _added(tokenizer)
 
 
@@ -194,7 +189,7 @@ def our_meaning(events: list[list[Any]]) -> dict[str, Any]:
 
 def differences(frontend: Frontend, kind: str, name: str, folder: Path) -> Iterator[tuple[Any, ...]]:
     """(case, "whole" or "streamed", ours, the reference's) where they differ."""
-    tokenizer, added = tokenizer_of(kind, name, folder)
+    tokenizer, added = tokenizer_of(kind, name, folder, written=frontend.asks)
     flag = "tool_call_parser" if kind == "tools" else "reasoning_parser"
     server = {"model": str(folder), flag: name, "flags": ["--max-model-len", "8192"]}
     table = load_format(name, None) if kind == "tools" else load_format(None, name)
@@ -242,7 +237,7 @@ FIRST = {
     *("tools granite", "tools seed_oss"),
     *("reasoning deepseek_r1", "reasoning qwen3", "reasoning openai_gptoss", "reasoning olmo3"),
 }
-"""Asked in every run; the others, whose reference servers take a quarter of an hour to build, with
+"""Asked by every `make peer`; the others, whose reference servers take a quarter of an hour to build, with
 `TOKENYARD_PARITY=all`."""
 
 NAMED = [("tools", name) for name in sorted(TOOLS)] + [("reasoning", name) for name in sorted(REASONING)]
@@ -250,10 +245,10 @@ NAMED = [("tools", name) for name in sorted(TOOLS)] + [("reasoning", name) for n
 
 @pytest.mark.parametrize(("kind", "name"), NAMED)
 def test_the_reference_says_the_same_or_we_know_why_not(
-    frontend: Frontend, kind: str, name: str, tmp_path: Path
+    recording: Recording, frontend: Frontend, kind: str, name: str, tmp_path: Path
 ) -> None:
     called = f"{kind} {name}"
-    if called not in FIRST and os.environ.get("TOKENYARD_PARITY") != "all":
+    if recording.mode == "live" and called not in FIRST and os.environ.get("TOKENYARD_PARITY") != "all":
         pytest.skip("asked with TOKENYARD_PARITY=all")
     if called in UNASKED:
         pytest.skip(UNASKED[called])

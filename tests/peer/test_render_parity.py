@@ -7,9 +7,6 @@ with its reason. Parameters that have their default value may be left out.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +16,10 @@ from typing import Any
 import pytest
 
 from tasks.errors import TokenyardError
+from tasks.protocol.base import JsonObject
 from tasks.settings import ModelSettings
-from tests.peer.reference import PEER
 from tests.peer.reference import TOKENIZERS as REAL
+from tests.peer.reference import Frontend
 from tests.peer.render_cases import (
     BAD,
     CHATS,
@@ -40,10 +38,7 @@ from tests.workers.renderers.mistral_files import write_tekken
 from workers.models.catalog import ModelProfile, load_model
 from workers.render.prompts import prepare
 
-SMALL = Path(tempfile.gettempdir()) / "tokenyard-small-tekken"
 MAX_MODEL_LEN = 2048
-
-pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +59,7 @@ class Model:
     extra_flags: tuple[str, ...] = ()
     """The reference's, for the same."""
     version: str | None = None
-    """Of a small tokenizer of Mistral's, written here.
+    """Of a small tokenizer of Mistral's, which the test writes.
 
     The reference holds all answers of these versions to a grammar, which decides on other fields as well. We leave them
     free: token ids alone are compared.
@@ -77,8 +72,7 @@ class Model:
     @property
     def folder(self) -> Path:
         """Where the tokenizer is: a folder, or the file that is Mistral's."""
-        if self.version is not None:
-            return SMALL / self.version / "tekken.json"
+        assert self.version is None, "it is written for a test"
         return REAL / (self.tokenizer or self.name) if self.file is None else REAL / "mistral-common" / self.file
 
     @property
@@ -235,10 +229,10 @@ def model_folder(model: Model, scratch: Path) -> Path:
     if model.mistral:
         copy.mkdir()
         if model.version is not None:
-            model.folder.parent.mkdir(parents=True, exist_ok=True)
-            write_tekken(model.folder.parent, model.version)
-        name = "tekken.json" if model.folder.suffix == ".json" else f"tokenizer.model{model.folder.suffix}"
-        (copy / name).symlink_to(model.folder)
+            write_tekken(copy, model.version)
+        else:
+            name = "tekken.json" if model.folder.suffix == ".json" else f"tokenizer.model{model.folder.suffix}"
+            (copy / name).symlink_to(model.folder)
         (copy / "config.json").write_text(json.dumps(MISTRAL_CONFIG))
         return copy
     config = json.loads((model.folder / "tokenizer_config.json").read_text())
@@ -280,39 +274,14 @@ def cases_of(model: Model) -> Iterator[tuple[str, str, Body]]:
             yield from (("chat", f"{group}: {name}", {"messages": [USER], **body}) for name, body in bodies.items())
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
-    """The reference's answer to every case of every model."""
-    scratch = tmp_path_factory.mktemp("models")
-    lines, keys = [], []
-    for model in MODELS:
-        if not (model.version or model.folder.exists()):
-            continue
-        server = {"model": str(model_folder(model, scratch)), "flags": model.flags}
-        for kind in ("tool", "reasoning"):
-            if name := getattr(model, f"{kind}_parser"):
-                server["tool_call_parser" if kind == "tool" else "reasoning_parser"] = name
-        for surface, name, body in cases_of(model):
-            body = {"model": "m", **body}
-            lines.append(json.dumps({"server": server, "path": PATHS[surface], "body": body}))
-            keys.append((model.name, name))
-    frontend = Path(__file__).with_name("frontend.py")
-    environment = {
-        **os.environ,
-        "TIKTOKEN_ENCODINGS_BASE": str(REAL / "tiktoken"),
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+def server_of(model: Model, folder: Path) -> JsonObject:
+    """The reference's settings for a model in a folder."""
+    parsers = (("tool_call", model.tool_parser), ("reasoning", model.reasoning_parser))
+    return {
+        "model": str(folder),
+        "flags": model.flags,
+        **{f"{kind}_parser": name for kind, name in parsers if name},
     }
-    result = subprocess.run(
-        [PEER / "bin/python", frontend],
-        env=environment,
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    return dict(zip(keys, map(json.loads, result.stdout.splitlines()), strict=True))
 
 
 SURFACES = {
@@ -325,7 +294,11 @@ SURFACES = {
 
 @cache
 def profile_of(model: Model) -> ModelProfile:
-    """The model as a worker serves it."""
+    """A model with a real tokenizer as a worker serves it."""
+    return load_profile(model, model.folder)
+
+
+def load_profile(model: Model, tokenizer: Path) -> ModelProfile:
     settings: dict[str, Any] = {
         "default_template_arguments": {"cohere_format": "cmd4"},  # the reference's only default
         **dict(model.settings),
@@ -333,7 +306,7 @@ def profile_of(model: Model) -> ModelProfile:
     return load_model(
         ModelSettings(
             name="m",
-            tokenizer=str(model.folder),
+            tokenizer=str(tokenizer),
             tool_parser=model.tool_parser,
             reasoning_parser=model.reasoning_parser,
             renderer=model.renderer,
@@ -343,9 +316,9 @@ def profile_of(model: Model) -> ModelProfile:
     )
 
 
-def render(model: Model, surface: str, body: Body) -> list[Body]:
+def render(profile: ModelProfile, surface: str, body: Body) -> list[Body]:
     """Our answer, as the render stage makes it: one request for each prompt."""
-    prepared = prepare(profile_of(model), SURFACES[surface], {"model": "m", **body})
+    prepared = prepare(profile, SURFACES[surface], {"model": "m", **body})
     return [{"token_ids": list(prompt.token_ids), **prompt.fields} for prompt in prepared.prompts]
 
 
@@ -380,10 +353,10 @@ def differences(ours: Body, theirs: Body) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def compare(model: Model, surface: str, name: str, body: Body, theirs: Any) -> str | None:
+def compare(model: Model, profile: ModelProfile, surface: str, name: str, body: Body, theirs: Any) -> str | None:
     """What differs, in a line; None for nothing."""
     try:
-        ours = render(model, surface, body)
+        ours = render(profile, surface, body)
     except TokenyardError as error:
         if theirs["status"] != error.status:
             return f"we refuse: {error.message}; they answer {theirs['status']}: {str(theirs['body'])[:200]}"
@@ -407,12 +380,16 @@ def compare(model: Model, surface: str, name: str, body: Body, theirs: Any) -> s
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_rendering_is_the_reference_s(model, answers):
-    if not model.folder.exists():
+def test_rendering_is_the_reference_s(frontend: Frontend, model: Model, tmp_path: Path) -> None:
+    if model.version is None and not model.folder.exists():
         pytest.skip("the tokenizer is not there")
+    folder = model_folder(model, tmp_path)
+    profile = profile_of(model) if model.version is None else load_profile(model, folder / "tekken.json")
+    server = server_of(model, folder)
     wrong = {}
     for surface, name, body in cases_of(model):
-        difference = compare(model, surface, name, body, answers[model.name, name])
+        theirs = frontend.ask(server, {"model": "m", **body}, PATHS[surface])
+        difference = compare(model, profile, surface, name, body, theirs)
         known = (model.name, name) in KNOWN
         if difference and not known:
             wrong[name] = difference

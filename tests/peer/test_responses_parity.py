@@ -1,7 +1,6 @@
 """Answers to `/v1/responses`, whole and event by event, against vLLM's own server, made from its own tokens.
 
-`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); without it, or without the
-models, these tests are skipped. `KNOWN` lists the wanted differences, each with its reason.
+The reference's answers are recorded (`recordings.py`). `KNOWN` lists the wanted differences, each with its reason.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.tokens import GenerateRequest, TokenChunk
 from tasks.settings import EngineSettings, ModelSettings
 from tests.contract.test_engine import collect
-from tests.peer.serving import serve_vllm
+from tests.peer.recordings import Recording
+from tests.peer.reference import TOKENIZERS
+from tests.peer.serving import answering_vllm
+from tests.peer.test_yard_parity import QWEN3, SMOLLM2
 from tests.peer.test_yard_parity import WEATHER as CHAT_TOOL
 from workers.derender import fold
 from workers.generate.engines.registry import create_engine
@@ -30,17 +32,16 @@ from workers.models.catalog import ModelProfile, load_model
 from workers.render.prompts import prepare
 from workers.surfaces.openai_responses_answers import Completer
 
-SMOLLM2 = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
-QWEN3 = Path.home() / ".cache" / "tiny-qwen3"
-MODELS: dict[str, tuple[Path, dict[str, Any], tuple[str, ...]]] = {
-    "smollm2": (SMOLLM2, {}, ()),
+MODELS: dict[str, tuple[Path, Path, dict[str, Any], tuple[str, ...]]] = {
+    "smollm2": (SMOLLM2, SMOLLM2, {}, ()),
     "qwen3": (
         QWEN3,
+        TOKENIZERS / "qwen3",
         {"tool_parser": "hermes", "reasoning_parser": "qwen3"},
         ("--tool-call-parser=hermes", "--reasoning-parser=qwen3", "--enable-auto-tool-choice"),
     ),
 }
-"""Folder, parsers, and the reference's flags for them."""
+"""Folder, the tokenizer's, parsers, and the reference's flags for them."""
 MAX_MODEL_LEN = 2048
 
 WEATHER: JsonObject = {
@@ -275,12 +276,14 @@ def compare(
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_responses_are_the_reference_s(name: str, tmp_path: Path) -> None:
-    folder, parsers, flags = MODELS[name]
+def test_responses_are_the_reference_s(recording: Recording, name: str, tmp_path: Path) -> None:
+    folder, tokenizer, parsers, flags = MODELS[name]
+    if not tokenizer.is_dir():
+        pytest.skip("the tokenizer is not there")
     flags = (*flags, "--enable-scale-out", "--no-enable-prefix-caching")
     wrong: dict[str, Any] = {}
-    with serve_vllm(tmp_path, folder, name, *flags, max_model_len=MAX_MODEL_LEN) as url:
-        profile = load_model(ModelSettings(name=name, tokenizer=str(folder), max_model_len=MAX_MODEL_LEN, **parsers))
+    with answering_vllm(recording, tmp_path, folder, name, *flags, max_model_len=MAX_MODEL_LEN) as url:
+        profile = load_model(ModelSettings(name=name, tokenizer=str(tokenizer), max_model_len=MAX_MODEL_LEN, **parsers))
         for case, fields in CASES[name].items():
             body = {"model": name, "temperature": 0, "max_output_tokens": 40, **fields}
             request, prompt, chunks = tokens(url, name, body, profile)

@@ -7,7 +7,6 @@ written. It goes, as the real tokenizer's token ids, through both derenderers, i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,22 +17,18 @@ from tasks.protocol.base import JsonObject
 from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.tokens import TokenChunk
 from tests.peer.reference import (
-    PEER,
     Frontend,
     derender_streamed,
     derender_whole,
     message_meaning,
     spaced,
-    started,
 )
 from tests.peer.test_derendering_parity import summed
-from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of
+from tests.peer.test_render_parity import MODELS, Model, model_folder, profile_of, server_of
 from workers.derender import fold
 from workers.models.catalog import ModelProfile
 from workers.render.prompts import prepare
 from workers.surfaces.openai_chat import OPENAI_CHAT
-
-pytestmark = pytest.mark.skipif(not (PEER / "bin/python").exists(), reason="the reference is not installed")
 
 PROPERTIES = {
     "city": {"type": "string"},
@@ -152,12 +147,6 @@ def read_streamed(profile: ModelProfile, prompt: list[int], ids: list[int]) -> t
     return message_meaning({**told, "tool_calls": calls}), told["finish_reason"]
 
 
-@pytest.fixture(scope="module")
-def frontend() -> Iterator[Frontend]:
-    with started() as asked:
-        yield asked
-
-
 @pytest.mark.parametrize(
     "model", [m for m in MODELS if not m.mistral and m.tokenizer is None], ids=lambda model: model.name
 )
@@ -167,12 +156,7 @@ def test_a_turn_is_read_as_it_was_written(frontend: Frontend, model: Model, tmp_
     if model.name == "llama2":
         pytest.skip("it has no chat template")
     profile = profile_of(model)
-    server = {"model": str(model_folder(model, tmp_path)), "flags": model.flags}
-    server |= {
-        f"{kind}_parser": name
-        for kind, name in (("tool_call", model.tool_parser), ("reasoning", model.reasoning_parser))
-        if name
-    }
+    server = server_of(model, model_folder(model, tmp_path))
     wrong, asked = [], 0
     for turn in TURNS:
         ids = written(profile, turn)

@@ -1,7 +1,7 @@
 """A chat through the whole yard against the same chat at vLLM itself: content, finish reason, usage, tool calls.
 
-`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); without it, or without the
-models, these tests are skipped. One vLLM is at once the yard's engine and the server that it is compared with.
+`TOKENYARD_PEER` is the reference's virtual environment (default `~/.cache/vllm-peer`); `make peer` runs these tests
+where it and the models are installed. One vLLM is at once the yard's engine and the server that it is compared with.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from openai import OpenAI
 from tests.conftest import RedisServer
 from tests.integration.harness import UNHURRIED, Yard
 from tests.peer.serving import serve_vllm
+
+pytestmark = pytest.mark.peer_live
 
 SMOLLM2 = Path.home() / ".cache" / "smollm2-135m-instruct" / "hf"
 QWEN3 = Path.home() / ".cache" / "tiny-qwen3"
@@ -195,6 +197,7 @@ TOOL_CASES: list[dict[str, Any]] = [
 
 
 @qwen3
+@pytest.mark.peer_smoke
 @pytest.mark.parametrize("body", TOOL_CASES, ids=["required", "two choices", "named", "cut off"])
 def test_tool_calls_are_the_same(pair: tuple[OpenAI, OpenAI], body: dict[str, Any]) -> None:
     reference, yard = pair
