@@ -2,8 +2,12 @@
 BASE := $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell $(p) -c 'import sys, venv; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
+# A file's tests stay together: they share the processes that they start.
+TESTS := $(PY) -m pytest -n 2 --dist loadfile
+# What `make record` asks the reference anew.
+MODULES := tests/peer
 
-.PHONY: demo up test check fix bench lock clean
+.PHONY: demo up test check peer smoke record fix bench lock clean
 
 demo: .venv/.demo
 	.venv/bin/tokenyard demo
@@ -12,14 +16,24 @@ up: .venv/.demo
 	.venv/bin/tokenyard up
 
 test: .venv/.dev
-	$(PY) -m pytest
+	$(TESTS)
 
 check: .venv/.dev
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PY) -m pytest
+	$(TESTS)
+
+# The reference itself answers, for all that is compared with it: half an hour, where it is installed.
+peer: .venv/.dev
+	$(PY) -m pytest --peer=live tests/peer
+
+smoke: .venv/.dev
+	$(PY) -m pytest --peer=live -m peer_smoke tests/peer
+
+record: .venv/.dev
+	$(PY) -m pytest --peer=record $(MODULES)
 
 fix: .venv/.dev
 	.venv/bin/ruff format .
