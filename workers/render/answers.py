@@ -1,4 +1,4 @@
-"""Answers of the routes that end with the render stage: GenerateRequests, and the tokenizer's own two."""
+"""Answers of the routes that end with the render stage: the render routes, `/tokenize` and `/detokenize`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _rendered(surface: str, prefix: str) -> Answer:
     def answer(profile: ModelProfile, body: JsonObject, job_id: str) -> JsonObject:
         prepared = prepare(profile, surface, body)
         (prompt,) = prepared.prompts
-        own = getattr(prepared.request, "request_id", None)
-        return generate_request(profile, prompt, f"{prefix}{own or job_id.removeprefix('job_')}")
+        request_id = getattr(prepared.request, "request_id", None)
+        return generate_request(profile, prompt, f"{prefix}{request_id or job_id.removeprefix('job_')}")
 
     return answer
 

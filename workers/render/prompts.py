@@ -1,9 +1,9 @@
-"""From a client's body to what an engine is asked: prompt token ids, and the rest of a GenerateRequest.
+"""A client's body to requests for an engine: prompt token ids, and the other fields of a GenerateRequest.
 
     prepared = prepare(profile, "openai_chat", body)
     prepared.prompts[0].token_ids, prepared.prompts[0].fields      # ((151644, 872, ...), {"sampling_params": {...}, ...})
 
-A chat, a response and a message make one prompt, a plain completion one for each text or list of token ids.
+A chat, a response or a message makes one prompt; a plain completion makes one for each text or list of token ids.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from workers.surfaces import anthropic, openai_completions, openai_responses
 from workers.surfaces.openai_chat import OPENAI_CHAT
 
 _quiet_efforts: dict[str, str] = {}
-"""By profile fingerprint: it takes a few renderings to find out."""
+"""Results of `quiet_effort` by profile fingerprint; each takes several renderings."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePrompt:
-    """One request for an engine: its token ids, and every other field of the GenerateRequest but its id and model."""
+    """One request for an engine: its token ids, and all other fields of the GenerateRequest except its id and model."""
 
     token_ids: tuple[int, ...]
     fields: JsonObject
@@ -37,7 +37,7 @@ class EnginePrompt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A client's validated request, and what an engine is to be asked for it."""
+    """A client's validated request, and the requests for an engine that it makes."""
 
     request: Any
     prompts: Sequence[EnginePrompt]
@@ -49,7 +49,7 @@ def prepare(profile: ModelProfile, surface: str, body: JsonObject) -> Prepared:
 
 
 def generate_request(profile: ModelProfile, prompt: EnginePrompt, request_id: str) -> JsonObject:
-    """The GenerateRequest as clients of the render routes get it."""
+    """The GenerateRequest that a render route answers with."""
     return {"request_id": request_id, "token_ids": list(prompt.token_ids), "model": profile.name, **prompt.fields}
 
 
@@ -92,9 +92,9 @@ def _chat(profile: ModelProfile, body: JsonObject) -> Prepared:
 def _completion(profile: ModelProfile, body: JsonObject) -> Prepared:
     request = openai_completions.read(body)
     prompts = []
-    for asked in openai_completions.prompts_of(request):
-        rendered = profile.renderer.render_prompt(asked)
-        fields = resolve_completion(asked, rendered, _facts(profile))
+    for prompt in openai_completions.prompts_of(request):
+        rendered = profile.renderer.render_prompt(prompt)
+        fields = resolve_completion(prompt, rendered, _facts(profile))
         prompts.append(EnginePrompt(rendered.token_ids, fields, rendered.text))
     return Prepared(request, prompts)
 
@@ -108,7 +108,7 @@ def _message(profile: ModelProfile, body: JsonObject) -> Prepared:
     request = anthropic.read(body)
     if profile.fingerprint not in _quiet_efforts:
         _quiet_efforts[profile.fingerprint] = quiet_effort(profile.renderer)
-    # The answer will be read by the effort that its prompt was rendered with.
+    # The derender stage gets this request: it must read the answer with the effort that the prompt was rendered with.
     request = anthropic.quieten(request, _quiet_efforts[profile.fingerprint])
     conversation = anthropic.converse(request, system_first=not profile.renderer.takes_late_system)
     return Prepared(request, [_prompt(profile, conversation)])

@@ -1,4 +1,4 @@
-"""What a rendered prompt needs to become an engine's request: sampling parameters with every default in its place.
+"""The fields of a request for an engine besides its prompt: sampling parameters with all defaults, parse context.
 
 resolve_request(conversation, rendered, facts, reasoning_ended=False)
 {"sampling_params": {"temperature": 1.0, "top_p": 0.95, "max_tokens": 2031, ...}, "stream": true,
@@ -33,20 +33,20 @@ _NEUTRAL: dict[str, float] = {
     "top_k": 0,
     "min_p": 0.0,
 }
-"""Sampling parameters that a model's generation config may set, and what they are where neither it nor the request does."""
+"""Sampling parameters that a generation config may set, with their values if neither it nor the request sets them."""
 
 _COLDEST = 0.01
-"""Temperatures between 0 and this overflow; the reference raises them."""
+"""Lower temperatures above 0 overflow, so they are raised to this, as vLLM does."""
 _GREEDY = 1e-5
 _MAX_BIAS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What of a model's settings decides on its requests.
+    """The settings of a model that its requests depend on.
 
     `generation_defaults` are the generation config's sampling parameters. `forced` is how a family without
-    structural tags writes a call that it must make, `suffix` what the checkpoint adds to the names of its markers.
+    structural tags writes a forced call, `suffix` what the checkpoint appends to the names of its markers.
     """
 
     max_model_len: int
@@ -62,9 +62,9 @@ class EngineFacts:
 def resolve_request(
     conversation: Conversation, rendered: RenderedPrompt, facts: EngineFacts, *, reasoning_ended: bool | None = None
 ) -> JsonObject:
-    """The fields of a GenerateRequest but its token ids, request id and model; raises InvalidRequest.
+    """All fields of a GenerateRequest except its token ids, request id and model; raises InvalidRequest.
 
-    `reasoning_ended` says whether the prompt itself closed the reasoning; None where the model has none.
+    `reasoning_ended` says whether the prompt itself closed the reasoning; None if the model has none.
     """
     check_choice(conversation, tool_parser=facts.tool_parser)
     harmony = speaks_harmony(tool_parser=facts.tool_parser, reasoning_parser=facts.reasoning_parser)
@@ -95,7 +95,7 @@ def resolve_request(
 
 
 def resolve_completion(prompt: Prompt, rendered: RenderedPrompt, facts: EngineFacts) -> JsonObject:
-    """`resolve_request` for a plain completion: no parser reads its output."""
+    """`resolve_request` for a plain completion, whose output is not parsed."""
     constraint = format_constraint(prompt)
     sampling = _sampling(prompt, rendered, facts, constraint, keep_special_tokens=False)
     return _with_prompt({"sampling_params": sampling, **prompt.options}, rendered)
@@ -110,14 +110,14 @@ def _with_prompt(out: JsonObject, rendered: RenderedPrompt) -> JsonObject:
 
 
 def _sampling(
-    asked: Conversation | Prompt,
+    request: Conversation | Prompt,
     rendered: RenderedPrompt,
     facts: EngineFacts,
     constraint: JsonObject | None,
     *,
     keep_special_tokens: bool,
 ) -> JsonObject:
-    sent = {name: value for name, value in asked.sampling.items() if value is not None}
+    sent = {name: value for name, value in request.sampling.items() if value is not None}
     defaults = facts.generation_defaults
     out: JsonObject = {name: sent.pop(name, defaults.get(name, neutral)) for name, neutral in _NEUTRAL.items()}
     out = {name: value if name == "top_k" else float(value) for name, value in out.items()}
@@ -136,11 +136,12 @@ def _sampling(
         check_constraint(constraint)
         out["structured_outputs"] = constraint
     room = check_room(len(rendered.token_ids), facts.max_model_len)
-    wanted = asked.max_output_tokens if asked.max_output_tokens is not None else defaults.get("max_tokens")
+    wanted = request.max_output_tokens if request.max_output_tokens is not None else defaults.get("max_tokens")
     out["max_tokens"] = min(most for most in (room, wanted, facts.max_output_tokens) if most is not None)
     if out.get("min_tokens", 0) > out["max_tokens"]:
         raise InvalidRequest(
-            f"min_tokens is {out['min_tokens']}, and there is room for {out['max_tokens']}", param="min_tokens"
+            f"min_tokens is {out['min_tokens']}, but the output has at most {out['max_tokens']} tokens: lower it",
+            param="min_tokens",
         )
     return out
 
@@ -150,7 +151,9 @@ def _settle_temperature(out: JsonObject) -> None:
         out["temperature"] = _COLDEST
     if out["temperature"] < _GREEDY:
         if out.get("n", 1) > 1:
-            raise InvalidRequest("at temperature 0 all choices would be the same: n must be 1", param="n")
+            raise InvalidRequest(
+                f"n is {out['n']}, but at temperature 0 all choices would be the same: set n to 1", param="n"
+            )
         out |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
     if out["top_k"] == 0:
         del out["top_k"]
@@ -172,4 +175,4 @@ def _logit_bias(biases: Mapping[Any, float]) -> dict[str, float]:
     try:
         return {str(int(token)): min(_MAX_BIAS, max(-_MAX_BIAS, bias)) for token, bias in biases.items()}
     except ValueError:
-        raise InvalidRequest("logit_bias has a key that is no token id", param="logit_bias") from None
+        raise InvalidRequest("the keys of logit_bias must be token ids", param="logit_bias") from None

@@ -1,6 +1,6 @@
-"""The render stage of a job: a client's body to prompt token ids, sampling parameters, and what derendering must know.
+"""The render stage of a job: a client's body to prompt token ids, sampling parameters, and the derender context.
 
-A job that ends with its render stage is answered here, as its route answers (`workers.render.answers`).
+If the job ends with its render stage, its answer is made here as well (`workers.render.answers`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.runtime.process import Runtime
 
 
 def render(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
-    """What the render stage of this claim commits; raises InvalidRequest naming the field."""
+    """Runs the render stage and returns what to commit; raises InvalidRequest naming the field."""
     job = claim.job
     endpoint = ENDPOINTS[job.endpoint]
     profile = catalog.get(job.model)

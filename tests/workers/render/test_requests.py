@@ -32,7 +32,7 @@ def sampling(sent: dict[str, Any], **defaults: Any) -> dict[str, Any]:
 
 
 class TestSampling:
-    def test_what_nobody_says_is_neutral(self):
+    def test_parameters_that_nobody_sets_are_neutral(self):
         assert sampling({}) == {
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -113,7 +113,7 @@ class TestConstraint:
         with pytest.raises(InvalidRequest):
             self.constraint(response_format={"type": "json_schema"})
 
-    def test_hunyuan_is_held_to_its_form_only_where_it_must_call(self):
+    def test_hunyuan_is_constrained_only_if_it_must_call(self):
         assert self.constraint("hy_v4", tools=(STRICT,), tool_choice="auto") is None
         facts = {"tool_parser": "hy_v4", "suffix": ":1a2b"}
         got = resolve(facts, tools=(STRICT,), tool_choice="required")["sampling_params"]["structured_outputs"]
@@ -128,11 +128,11 @@ class TestConstraint:
         schemas = [one["content"]["json_schema"] for one in tag["tags"]]
         assert schemas == [STRICT["function"]["parameters"]] * 2 + [True] * 2
 
-    def test_a_family_that_is_always_held_to_its_form(self):
+    def test_a_family_that_is_always_constrained(self):
         tag = self.constraint("glm47", tools=(TOOL,), tool_choice="auto")
         assert tag["tags"][0]["content"]["type"] == "star"
 
-    def test_one_call_at_most_is_held_to(self):
+    def test_at_most_one_call_is_a_constraint(self):
         tag = self.constraint(tools=(TOOL,), tool_choice="auto", parallel_tool_calls=False)
         assert tag["stop_after_first"] is True
 

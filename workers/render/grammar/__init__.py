@@ -1,1 +1,1 @@
-"""What an output must look like, for the engine's grammar."""
+"""Constraints on the output, from which the engine builds its grammar."""

@@ -1,11 +1,11 @@
-"""Structural tags of families that write each argument in an element of its own: Hunyuan 4, Kimi K3.
+"""Structural tags of the families that write each argument as a separate element: Hunyuan 4 and Kimi K3.
 
     <tool_calls:1a2b><tool_call:1a2b>get_weather<arg_key:1a2b>city</arg_key:1a2b><arg_value:1a2b>Oslo</arg_value:1a2b>…
     <|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>
       <|open|>argument key="city" type="string"<|sep|>Oslo<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>
 
-Values are written bare, so that no schema describes them: the tags hold names and keys, and where Kimi K3 says a value's
-type, the value.
+Values are bare text, which a JSON schema cannot describe. The tags constrain names and keys, and the value too where
+Kimi K3 states its type.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any
 from tasks.protocol.conversation import JsonObject
 
 MAX_LENGTH = 4096
-"""Longest string that a pattern bounds, in characters."""
+"""Largest `maxLength` that becomes a pattern, in characters."""
 MAX_CHOICES = 256
-"""Most values of an enumeration that are spelled out."""
+"""Largest `enum` that becomes a list of alternatives."""
 
 
 def tag_hunyuan(tools: Sequence[JsonObject], *, auto: bool, one: bool, single: bool, suffix: str = "") -> JsonObject:
-    """Calls in Hunyuan 4's elements. one: the one tool that must be called; single: one call at most.
+    """Calls as Hunyuan 4 writes them.
 
-    suffix: what the checkpoint adds to the names of its markers, such as `:1a2b`.
+    `auto` makes calling optional, `one` forces one call of the named tool, and `single` allows one call at most.
+    `suffix` is what the checkpoint appends to the names of its markers, such as `:1a2b`.
     """
     begin, end = f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"
     calls = _list([_hunyuan_call(tool["function"], suffix) for tool in tools], single=single or one)
@@ -67,7 +68,7 @@ _KINDS = {
 
 
 def tag_kimi(tools: Sequence[JsonObject], *, auto: bool, one: bool, single: bool) -> JsonObject:
-    """The response channel and then calls in the tools channel of Kimi K3. one: the one tool that must be called."""
+    """Kimi K3's response channel, then calls in its tools channel; the flags are those of `tag_hunyuan`."""
     calls = _list([_kimi_call(tool["function"]) for tool in (tools[:1] if one else tools)], single=single)
     channel = _tag(f"{_OPEN}tools{_SEP}", calls, f"{_CLOSE}tools{_SEP}")
     text = _tag("", _any_text([_OPEN, _CLOSE, "<|end_of_msg|>"]), f"{_CLOSE}response{_SEP}")
@@ -83,7 +84,7 @@ def _kimi_call(function: JsonObject) -> JsonObject:
 
 
 def _kimi_arguments(function: JsonObject) -> JsonObject:
-    """The argument elements of a strict tool, in any order; any arguments of another."""
+    """Argument elements in any order: the declared ones if the tool is strict, else any."""
     parameters = function.get("parameters") or {}
     properties = parameters.get("properties")
     if function.get("strict") is not True or not isinstance(properties, Mapping) or not properties:
@@ -104,7 +105,7 @@ def _kimi_argument(key: str, schema: Any, shared: Mapping[str, Any]) -> JsonObje
 
 
 def _kimi_string(schema: Mapping[str, Any]) -> JsonObject:
-    """A string as written: one of few, or bounded in length, or free up to its end."""
+    """A bare string: one of the schema's values, text of bounded length, or any text up to the end of the element."""
     choices = schema.get("enum")
     if choices is None and isinstance(schema.get("const"), str):
         choices = [schema["const"]]
@@ -120,7 +121,7 @@ def _kimi_string(schema: Mapping[str, Any]) -> JsonObject:
 
 
 def _kimi_any() -> JsonObject:
-    """Any argument: whatever its key and type, its value free up to its end."""
+    """An argument with any key, type and value."""
     elements = [{"type": "regex", "pattern": r"[^<]*<\|sep\|>"}, _any_text([_CLOSE])]
     return _tag(f"{_OPEN}argument ", _sequence(elements), f"{_CLOSE}argument{_SEP}")
 
@@ -172,7 +173,7 @@ def _any_text(excludes: Sequence[str] = ()) -> JsonObject:
 
 
 def json_form(schema: Any) -> JsonObject:
-    """JSON that a schema describes."""
+    """JSON that matches a schema."""
     return {
         "type": "json_schema",
         "json_schema": schema,

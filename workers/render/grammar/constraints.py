@@ -1,4 +1,4 @@
-"""What an output must look like, for the engine's grammar: from response formats, tools and the choice among them."""
+"""Constraints on the output, from the request's response format, tools and tool choice."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workers.render.grammar.harmony_tags import tag_answer
 from workers.render.grammar.structural_tags import build_tag
 
 Forced = Literal["native", "json"]
-"""How a family without tags writes a call that it must make: as it always does, or as a JSON array of calls."""
+"""How a family without structural tags writes a forced call: in its usual format, or as a JSON array of calls."""
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""What an output can be held to; one at a time."""
+"""The kinds of constraint; an output takes one."""
 
 
 def resolve_constraint(
@@ -30,54 +30,58 @@ def resolve_constraint(
 ) -> JsonObject | None:
     """`structured_outputs` for the engine's sampling parameters; None leaves the output free.
 
-    A choice that must call a tool wins over a response format. With `auto`, calls are held to the family's form where
-    a tool is strict, where only one call may be made, or where the family always is; a response format then remains
-    the alternative to calling. `suffix` is what the checkpoint adds to the names of its markers. Raises InvalidRequest
-    for a choice of a tool that is not there.
+    A forced call takes precedence over a response format. With `auto`, calls must follow the family's format if a tool
+    is strict, if only one call is allowed, or if the family always requires it; a response format is then the
+    alternative to calling. `suffix` is what the checkpoint appends to the names of its markers.
+
+    Raises:
+        InvalidRequest: `tool_choice` names a tool that the request does not have, or the response format is invalid.
     """
-    asked = format_constraint(conversation)
-    if harmony and asked is not None and (content := _as_format(asked)) is not None:
-        asked = {"structural_tag": json.dumps(tag_answer(content))}
+    own = format_constraint(conversation)
+    if harmony and own is not None and (content := _as_format(own)) is not None:
+        own = {"structural_tag": json.dumps(tag_answer(content))}
     choice = conversation.tool_choice
     if tool_parser is None or not conversation.tools or choice in (None, "none"):
-        return asked
+        return own
     tools = _chosen(conversation)
     family = FAMILY_OF_PARSER.get(tool_parser)
     if family is None:
-        by_hand = asked is not None and "structural_tag" in asked and conversation.response_format is None
-        if forced == "native" or choice == "auto" or by_hand:
-            return asked
+        has_own_tag = own is not None and "structural_tag" in own and conversation.response_format is None
+        if forced == "native" or choice == "auto" or has_own_tag:
+            return own
         return {"json": _calls_schema(conversation, tools)}
     single = conversation.parallel_tool_calls is False
     if choice != "auto":
         tag = build_tag(family, tools, "required" if choice == "required" else "named", single=single, suffix=suffix)
         return {"structural_tag": json.dumps(tag)}
     strict = any(tool["function"].get("strict") is True for tool in tools)
-    if not (strict or tool_parser in ALWAYS_CONSTRAINED or (single and asked is None)):
-        return asked
-    if asked is None and tool_parser in FREE_UNLESS_FORCED:
+    if not (strict or tool_parser in ALWAYS_CONSTRAINED or (single and own is None)):
+        return own
+    if own is None and tool_parser in FREE_UNLESS_FORCED:
         return None
-    if asked is None:
+    if own is None:
         return {"structural_tag": json.dumps(build_tag(family, tools, "auto", single=single))}
-    alternative = _as_format(asked)
+    alternative = _as_format(own)
     if alternative is None:
-        return asked
+        return own
     tag = build_tag(family, tools, "required", single=single, suffix=suffix)
     tag["format"] = {"type": "or", "elements": [tag["format"], alternative]}
     return {"structural_tag": json.dumps(tag)}
 
 
 def check_choice(conversation: Conversation, *, tool_parser: str | None) -> None:
-    """Raises InvalidRequest where tools may or must be called and the model has no parser for calls."""
+    """Raises InvalidRequest if the tool choice allows calls and the model has no tool parser."""
     choice = conversation.tool_choice
     if tool_parser is None and choice not in (None, "none"):
-        raise InvalidRequest("this model is served without a tool parser, so it cannot be asked to call tools")
+        raise InvalidRequest(
+            "this model cannot call tools: send tool_choice 'none', or set tool_parser in the model's settings"
+        )
 
 
-def format_constraint(asked: Conversation | Prompt) -> JsonObject | None:
-    """The constraint that the request itself names, by `response_format` or in the engine's own form."""
-    given = dict(asked.structured_outputs) if asked.structured_outputs is not None else None
-    form = asked.response_format
+def format_constraint(request: Conversation | Prompt) -> JsonObject | None:
+    """The constraint in the request's own `response_format` or `structured_outputs`; raises InvalidRequest."""
+    given = dict(request.structured_outputs) if request.structured_outputs is not None else None
+    form = request.response_format
     match form:
         case None | {"type": "text"}:
             return given
@@ -86,7 +90,9 @@ def format_constraint(asked: Conversation | Prompt) -> JsonObject | None:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             override = {"json": schema}
         case {"type": "json_schema"}:
-            raise InvalidRequest("response_format has no json_schema with a schema", param="response_format")
+            raise InvalidRequest(
+                "response_format of type json_schema needs the schema in json_schema.schema", param="response_format"
+            )
         case _:
             override = {"structural_tag": json.dumps(form)}
     return (given or {}) | override
@@ -97,7 +103,8 @@ def check_constraint(constraint: JsonObject) -> None:
     kinds = [kind for kind in KINDS if constraint.get(kind) is not None]
     if len(kinds) != 1:
         raise InvalidRequest(
-            f"the output can be held to one of {', '.join(KINDS)}, not to {', '.join(kinds) or 'none'}",
+            f"an output takes exactly one constraint of {', '.join(KINDS)}; this request has "
+            f"{', '.join(kinds) or 'none'}",
             param="structured_outputs",
         )
 
@@ -110,12 +117,12 @@ def _chosen(conversation: Conversation) -> list[JsonObject]:
     name = choice["function"]["name"]
     named = [tool for tool in tools if tool["function"]["name"] == name]
     if not named:
-        raise InvalidRequest(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        raise InvalidRequest(f"tool_choice names {name!r}, which is not in tools", param="tool_choice")
     return named
 
 
 def _calls_schema(conversation: Conversation, tools: Sequence[JsonObject]) -> JsonObject:
-    """The arguments of the one named tool, or an array of `{"name", "parameters"}` for a choice among all."""
+    """A schema for the named tool's arguments, or for an array of `{"name", "parameters"}` if any tool will do."""
     if conversation.tool_choice != "required":
         return _parameters(tools[0])
     schemas = []
@@ -124,7 +131,7 @@ def _calls_schema(conversation: Conversation, tools: Sequence[JsonObject]) -> Js
         parameters = dict(_parameters(tool))
         for name, definition in parameters.pop("$defs", {}).items():
             if definitions.setdefault(name, definition) != definition:
-                raise InvalidRequest(f"the tools define {name!r} in different ways", param="tools")
+                raise InvalidRequest(f"two tools define $defs.{name} differently: rename one of them", param="tools")
         schemas.append(
             {
                 "properties": {
@@ -147,7 +154,7 @@ def _parameters(tool: JsonObject) -> JsonObject:
 
 
 def _as_format(constraint: JsonObject) -> JsonObject | None:
-    """The constraint as one branch of a structural tag; None where it cannot be one."""
+    """The constraint as a branch of a structural tag; None if it cannot be one."""
     match constraint:
         case {"json_object": True}:
             return json_form({"type": "object"})

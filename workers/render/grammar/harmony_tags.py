@@ -1,4 +1,4 @@
-"""Structural tags for gpt-oss, whose answers, reasoning and calls are messages in channels."""
+"""Structural tags for gpt-oss, which writes reasoning, calls and answers as messages in channels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ _CONSTRAINTS = (" json", " <|constrain|>json")
 _CHANNELS = ("<|channel|>commentary", "<|channel|>analysis", "<|channel|>final")
 _FINAL = "<|channel|>final{constraint}<|message|>"
 _ENDS = ("<|end|>", "")
-"""The stop tokens end a message too, and an engine's grammar does not see them."""
+"""Empty because a stop token ends a message too, and the engine's grammar never sees it."""
 _ANY: JsonObject = {"type": "any_text", "excludes": [], "max_tokens": None, "max_chars": None}
 
 
 def tag_calls(tools: Sequence[tuple[str, JsonObject]], *, may_answer: bool) -> JsonObject:
-    """Calls of these tools, by (name, format of the arguments), each after reasoning; or a final answer."""
+    """A call of one of the tools, each a (name, argument format), after optional reasoning.
+
+    With `may_answer`, a final answer is allowed instead.
+    """
     tags = [
         _tag(begin, arguments)
         for name, arguments in tools
@@ -30,7 +33,7 @@ def tag_calls(tools: Sequence[tuple[str, JsonObject]], *, may_answer: bool) -> J
 
 
 def tag_answer(content: JsonObject) -> JsonObject:
-    """A final answer of that format, after reasoning."""
+    """A final answer in this format, after optional reasoning."""
     if content["type"] != "json_schema":
         return _after(("analysis",), _tag(_FINAL.format(constraint=""), content))
     tags = [_tag(_FINAL.format(constraint=constraint), content) for constraint in _CONSTRAINTS]

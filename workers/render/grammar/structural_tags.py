@@ -1,10 +1,10 @@
-"""How each family writes tool calls, as structural tags: what an engine's grammar is built from.
+"""How each family writes tool calls, as structural tags, from which the engine builds its grammar.
 
     {"type": "structural_tag", "format": {"type": "tags_with_separator", "separator": "", "at_least_one": true,
      "stop_after_first": false, "tags": [{"type": "tag", "begin": "<tool_call>\\n{\\"name\\": \\"get_weather\\", \\"arguments\\": ",
      "content": {"type": "json_schema", "json_schema": {...}, "style": "json", ...}, "end": "}\\n</tool_call>"}]}}
 
-A family is data: one call's markers, the section around all calls, and the shape that a forced answer takes.
+A family is an entry of `FAMILIES`: a call's markers, the section around all calls, and the shape of a forced answer.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from workers.render.grammar.harmony_tags import tag_calls
 
 Choice = Literal["auto", "required", "named"]
 HARMONY = "harmony"
-"""The family whose calls are messages and no markup."""
+"""The family that writes calls as messages, without markup."""
 HUNYUAN, KIMI_K3 = "hy_v4", "kimi_k3"
-"""The families whose arguments are elements with bare values."""
+"""The families that write arguments as elements with bare values."""
 
 _THINK = ("<think>", "</think>")
 
 
 @dataclass(frozen=True, slots=True)
 class CallTags:
-    """One family's calls.
+    """How one family writes calls.
 
-    `calls` are the (begin, end) texts that a call may have, with NAME for the function's; `style` is how arguments
-    are written. `section` encloses all calls where the family has one. `trigger` is what a call or section begins
-    with in free text, and `excludes` what free text must not hold. `forced` is the shape of an answer that must
-    call: the bare list ("list"), free text with at least one call ("text"), or the section as one tag ("tag") or as a
-    sequence after `lead` ("sequence"). `one` is the shape of a single named call in it: the tag itself ("bare") or
-    a list that stops after the first ("list").
+    `calls` are the (begin, end) texts that a call may have, with NAME in place of the function's name; `style` is the
+    argument style. `section` encloses all calls, if the family has one. `trigger` is how a call or section begins
+    in free text, and `excludes` is what free text must not contain. `forced` is the shape of a forced answer: the bare
+    list of calls ("list"), free text with at least one call ("text"), the section as one tag ("tag"), or the section
+    as a sequence after `lead` ("sequence"). `one` is the shape of a single named call in it: the tag itself ("bare")
+    or a list that stops after the first call ("list").
     """
 
     calls: tuple[tuple[str, str], ...]
@@ -49,9 +49,9 @@ class CallTags:
     separator: str = ""
     lead: str = ""
     numbered: str | None = None
-    """The text between a call's number, which follows its name, and its arguments."""
+    """The text between a call's number, which follows its name, and its arguments; None if calls have no number."""
     shallow: bool = False
-    """Tools that are not strict still have their argument names and basic types held to; forced calls are then a list."""
+    """Constrain argument names and basic types even if a tool is not strict; forced calls are then a list."""
 
 
 _HERMES_CALL = '{"name": "NAME", "arguments": '
@@ -158,13 +158,13 @@ FAMILIES: dict[str, CallTags] = {
 def build_tag(
     family: str, tools: Sequence[JsonObject], choice: Choice, *, single: bool = False, suffix: str = ""
 ) -> JsonObject:
-    """The structural tag for a choice among tools: `required` and `named` must call, `named` takes one tool.
+    """The structural tag for a tool choice: `required` and `named` force a call, and `named` takes one tool.
 
-    Each tool's `function.strict` decides whether its arguments are held to its schema. `single` allows one call.
-    suffix: what the checkpoint adds to the names of its markers, in families that do so.
+    Arguments must match the tool's schema if its `function.strict` is true. `single` allows one call at most. `suffix`
+    is what the checkpoint appends to the names of its markers, in families that do so.
     """
     if family == HARMONY:
-        arguments = [(tool["function"]["name"], _schema(_held_to(tool["function"]))) for tool in tools]
+        arguments = [(tool["function"]["name"], _schema(_argument_schema(tool["function"]))) for tool in tools]
         return tag_calls(arguments, may_answer=choice == "auto")
     auto, one = choice == "auto", choice == "named"
     if family == HUNYUAN:
@@ -231,7 +231,7 @@ def _joined(tags: CallTags, call: JsonObject) -> JsonObject:
 
 
 def _call(tags: CallTags, function: JsonObject) -> list[JsonObject]:
-    content: JsonObject = _schema(_held_to(function), tags.style)
+    content: JsonObject = _schema(_argument_schema(function), tags.style)
     if tags.shallow and function.get("strict") is not True:
         content = _shallow(function)
     if tags.numbered is not None:
@@ -240,8 +240,8 @@ def _call(tags: CallTags, function: JsonObject) -> list[JsonObject]:
     return [_tag(begin.replace("NAME", function["name"]), content, end) for begin, end in tags.calls]
 
 
-def _held_to(function: JsonObject) -> Any:
-    """The schema that the arguments are held to: the tool's own if it is strict."""
+def _argument_schema(function: JsonObject) -> Any:
+    """The tool's own schema if it is strict, else one that anything matches."""
     parameters = function.get("parameters")
     return parameters if function.get("strict") is True and parameters is not None else True
 
@@ -270,7 +270,7 @@ def _any_text(excludes: Sequence[str] = ()) -> JsonObject:
 
 
 def _shallow(function: JsonObject) -> JsonObject:
-    """Arguments between key and value markers: the keys that there are, and values of the right basic type."""
+    """Arguments between key and value markers: declared keys only, and values of the right basic type."""
     parameters = function.get("parameters") or {}
     properties = parameters.get("properties")
     combined = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")
