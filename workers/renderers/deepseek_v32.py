@@ -57,11 +57,11 @@ Here are the functions available in JSONSchema format:
 <functions>
 %s
 </functions>
-"""  # the model was trained on these very lines
+"""  # the model was trained on exactly this text
 
 
 class DeepSeekV32Renderer(TextRenderer):
-    """Thinks if `thinking` or `enable_thinking` says so; earlier reasoning is left out once the user speaks again."""
+    """Thinks if `thinking` or `enable_thinking` is true; a new user message drops the reasoning before it."""
 
     def write(self, conversation: Conversation, media: PromptMedia) -> str:
         arguments = given(template_arguments(conversation, self._settings.default_template_arguments))
@@ -71,21 +71,21 @@ class DeepSeekV32Renderer(TextRenderer):
             messages.insert(0, {"role": "system", "tools": template_tools(conversation.tools)})
         if thinking and messages and messages[-1]["role"] == "user":
             messages = without_old_reasoning(messages)
-        asked = last_question(messages)
-        return BEGIN + "".join(_write(messages, index, asked, thinking=thinking) for index in range(len(messages)))
+        question = last_question(messages)
+        return BEGIN + "".join(_write(messages, index, question, thinking=thinking) for index in range(len(messages)))
 
 
 def last_question(messages: Sequence[JsonObject]) -> int:
-    """The index of the last message by a user or developer; -1 if there is none."""
+    """The index of the last user or developer message; -1 if there is none."""
     return max((i for i, message in enumerate(messages) if message["role"] in ("user", "developer")), default=-1)
 
 
 def without_old_reasoning(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Before the last question, assistants lose their reasoning, and developers their say."""
-    asked = last_question(messages)
+    """Drop the reasoning and the developer messages that come before the last question."""
+    question = last_question(messages)
     out = []
     for index, message in enumerate(messages):
-        if index >= asked or message["role"] not in ("assistant", "developer"):
+        if index >= question or message["role"] not in ("assistant", "developer"):
             out.append(message)
         elif message["role"] == "assistant":
             out.append({name: value for name, value in message.items() if name != "reasoning"})
@@ -93,7 +93,7 @@ def without_old_reasoning(messages: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def write_parameters(arguments: Mapping[str, Any]) -> str:
-    """A call's arguments, one parameter a line: strings as they are, the rest as JSON."""
+    """A call's arguments, one parameter per line: strings as they are, other values as JSON."""
     return "\n".join(
         f'<｜DSML｜parameter name="{name}" string="{str(isinstance(value, str)).lower()}">'
         f"{value if isinstance(value, str) else to_json(value)}</｜DSML｜parameter>"
@@ -102,7 +102,7 @@ def write_parameters(arguments: Mapping[str, Any]) -> str:
 
 
 def write_calls(calls: Sequence[JsonObject], block: str) -> str:
-    """Tool calls in their block, after an empty line; nothing for none."""
+    """The block of tool calls, after an empty line; empty if there are no calls."""
     if not calls:
         return ""
     functions = [call["function"] for call in calls]
@@ -114,7 +114,7 @@ def write_calls(calls: Sequence[JsonObject], block: str) -> str:
 
 
 def write_schemas(tools: Sequence[JsonObject]) -> str:
-    """The tools' functions, one JSON object a line."""
+    """The tools' functions, one JSON object per line."""
     return "\n".join(to_json(tool["function"]) for tool in tools)
 
 
@@ -122,11 +122,11 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _write(messages: Sequence[JsonObject], index: int, asked: int, *, thinking: bool) -> str:
+def _write(messages: Sequence[JsonObject], index: int, question: int, *, thinking: bool) -> str:
     message = messages[index]
     content = message.get("content") or ""
     tools = _TOOLS % write_schemas(message["tools"]) if message.get("tools") else ""
-    opening = THINK if thinking and index >= asked else END_THINK
+    opening = THINK if thinking and index >= question else END_THINK
     match message["role"]:
         case "system":
             return content + (f"\n\n{tools}" if tools else "")
@@ -135,20 +135,26 @@ def _write(messages: Sequence[JsonObject], index: int, asked: int, *, thinking: 
         case "developer" if content:
             before = f"\n\n{tools}" if tools else ""
             return f"{USER}{before}\n\n# The user's message is: {content}{ASSISTANT}{opening}"
+        case "developer":
+            raise InvalidRequest("a developer message has no content", param="messages")
         case "tool":
             return _result(messages, index, content, opening)
         case "assistant":
             calls = message.get("tool_calls") or ()
             reasoning = message.get("reasoning")
-            if not (thinking and index > asked):
+            if not (thinking and index > question):
                 thought = ""
             elif reasoning or calls:
                 thought = f"{reasoning or ''}{END_THINK}"
             else:
-                raise InvalidRequest("an assistant's turn after the last question has no reasoning", param="messages")
+                raise InvalidRequest(
+                    "an assistant message after the last user message has neither reasoning nor tool calls: this model "
+                    "needs one of them there when it thinks",
+                    param="messages",
+                )
             return f"{thought}{content}{write_calls(calls, 'function_calls')}{END}"
         case role:
-            raise InvalidRequest(f"a message of role {role!r} cannot be written for this model", param="messages")
+            raise InvalidRequest(f"this model has no format for a message with role {role!r}", param="messages")
 
 
 def _result(messages: Sequence[JsonObject], index: int, content: str, opening: str) -> str:
@@ -156,7 +162,9 @@ def _result(messages: Sequence[JsonObject], index: int, content: str, opening: s
     calls = messages[caller].get("tool_calls") if caller >= 0 and messages[caller]["role"] == "assistant" else None
     order = index - caller
     if not calls or len(calls) < order:
-        raise InvalidRequest("a tool's result has no call that it answers", param="messages")
+        raise InvalidRequest(
+            "a tool message has no matching tool call in the assistant message before it", param="messages"
+        )
     before = "\n\n<function_results>" if order == 1 else ""
     after = f"\n</function_results>\n\n{opening}" if order == len(calls) else ""
     return f"{before}\n<result>{content}</result>{after}"

@@ -61,7 +61,7 @@ Otherwise, output directly after </think> with tool calls or final response.
 %s
 
 You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
-"""  # the model was trained on these very lines
+"""  # the model was trained on exactly this text
 
 _EFFORTS = {
     "low": "",
@@ -85,7 +85,7 @@ _EFFORTS = {
 
 
 class DeepSeekV4Renderer(TextRenderer):
-    """Thinks unless `thinking` or `enable_thinking` says no; with tools, earlier reasoning stays."""
+    """Thinks unless `thinking` or `enable_thinking` is false; keeps earlier reasoning if there are tools."""
 
     def write(self, conversation: Conversation, media: PromptMedia) -> str:
         arguments = given(template_arguments(conversation, self._settings.default_template_arguments))
@@ -102,8 +102,10 @@ class DeepSeekV4Renderer(TextRenderer):
         forget = bool(arguments.get("drop_thinking", True)) and not any(message.get("tools") for message in messages)
         if thinking and forget:
             messages = without_old_reasoning(messages)
-        asked = last_question(messages)
-        written = [_write(messages, index, asked, thinking=thinking, forget=forget) for index in range(len(messages))]
+        question = last_question(messages)
+        written = [
+            _write(messages, index, question, thinking=thinking, forget=forget) for index in range(len(messages))
+        ]
         return BEGIN + (_EFFORTS[_level(effort)] if thinking and messages else "") + "".join(written)
 
 
@@ -125,7 +127,7 @@ def _with_tools(messages: list[JsonObject], tools: list[JsonObject]) -> list[Jso
 
 
 def _with_results_as_user(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Tool results as parts of a user's message, those of one turn in the order of their calls."""
+    """Move tool results into user messages, those of one turn in the order of their calls."""
     out: list[JsonObject] = []
     order: dict[str, int] = {}
     for message in messages:
@@ -157,7 +159,7 @@ def _sorted(blocks: list[tuple[str | None, str]], order: dict[str, int]) -> list
     return [block if block[0] is None else next(results) for block in blocks]
 
 
-def _write(messages: Sequence[JsonObject], index: int, asked: int, *, thinking: bool, forget: bool) -> str:
+def _write(messages: Sequence[JsonObject], index: int, question: int, *, thinking: bool, forget: bool) -> str:
     message = messages[index]
     role, content = message["role"], message.get("content") or ""
     tools = "\n\n" + _TOOLS % write_schemas(message["tools"]) if message.get("tools") else ""
@@ -169,25 +171,29 @@ def _write(messages: Sequence[JsonObject], index: int, asked: int, *, thinking: 
             text = USER + content
         case "developer" if content:
             text = USER + content + tools
+        case "developer":
+            raise InvalidRequest("a developer message has no content", param="messages")
         case "latest_reminder":
             text = _REMINDER + content
         case "assistant":
             answers_task = index > 0 and messages[index - 1].get("task") is not None
-            shown = thinking and not answers_task and (not forget or index > asked)
+            shown = thinking and not answers_task and (not forget or index > question)
             thought = f"{message.get('reasoning') or ''}{END_THINK}" if shown else ""
             text = f"{thought}{content}{write_calls(message.get('tool_calls') or (), 'tool_calls')}{END}"
         case _:
-            raise InvalidRequest(f"a message of role {role!r} cannot be written for this model", param="messages")
+            raise InvalidRequest(f"this model has no format for a message with role {role!r}", param="messages")
     if follows not in (None, "assistant", "latest_reminder"):
         return text
-    return text + _opening(message, role, follows, thinking=thinking, now=not forget or index >= asked)
+    return text + _opening(message, role, follows, thinking=thinking, now=not forget or index >= question)
 
 
 def _opening(message: JsonObject, role: str, follows: str | None, *, thinking: bool, now: bool) -> str:
     task = message.get("task")
     if task is not None:
         if task not in _TASKS:
-            raise InvalidRequest(f"there is no task {task!r}; there are {', '.join(_TASKS)}", param="messages")
+            raise InvalidRequest(
+                f"a message has the unknown task {task!r}; known are {', '.join(_TASKS)}", param="messages"
+            )
         before = ASSISTANT + (THINK if thinking else END_THINK) if task == "action" else ""
         return f"{before}<｜{task}｜>"
     if role in ("user", "developer") or (role == "system" and follows != "latest_reminder"):

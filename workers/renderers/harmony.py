@@ -1,4 +1,4 @@
-"""gpt-oss, whose harmony format is written in code.
+"""gpt-oss, whose prompts in harmony format are written in code.
 
     <|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.
     Knowledge cutoff: 2024-06
@@ -9,7 +9,7 @@
     # Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|><|start|>user
     <|message|>Weather?<|end|><|start|>assistant
 
-(on one line from `<|start|>` to `<|message|>`). What clients wrote is never read as a special token.
+(on one line from `<|start|>` to `<|message|>`). Text from clients never becomes a special token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workers.renderers.typescript import declare_functions
 
 _EFFORTS = ("high", "medium", "low")
 _DATE = "VLLM_SYSTEM_START_DATE"
-"""Pins the date in prompts; the reference reads the same variable."""
+"""The environment variable that pins the date in prompts; vLLM reads the same one."""
 _SYSTEM = """You are ChatGPT, a large language model trained by OpenAI.
 Knowledge cutoff: 2024-06
 Current date: {date}
@@ -44,9 +44,9 @@ _OPENING = "<|start|>assistant"
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """`<|start|>{header}<|message|>{parts}{end}`; `channel` is the assistant's.
+    """`<|start|>{header}<|message|>{parts}{end}`; `channel` is set for assistant messages.
 
-    Parts become token ids one by one, as their client kept them apart.
+    Each part is tokenized separately, because the client sent it as a separate part.
     """
 
     header: str
@@ -56,13 +56,13 @@ class _Message:
 
 
 class HarmonyRenderer(TextRenderer):
-    """Template arguments, truncation and offsets mean nothing to it."""
+    """Ignores template arguments, truncation and offsets."""
 
     def write(self, conversation: Conversation, media: PromptMedia) -> str:
         return _joined(_messages(conversation))
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
-        """The prompt of a conversation; raises InvalidRequest."""
+        """Render a conversation; raises InvalidRequest."""
         check_limits(conversation, self._settings.max_model_len)
         messages = _messages(conversation)
         text = _joined(messages)
@@ -89,7 +89,7 @@ def _messages(conversation: Conversation) -> list[_Message]:
     effort = conversation.reasoning_effort or "medium"
     if effort not in _EFFORTS:
         raise InvalidRequest(
-            f"reasoning_effort is {effort!r}; this model knows {', '.join(_EFFORTS)}", param="reasoning_effort"
+            f"reasoning_effort is {effort!r}; this model takes {', '.join(_EFFORTS)}", param="reasoning_effort"
         )
     tools = template_tools(conversation.tools or ())
     date = os.environ.get(_DATE) or datetime.now().strftime("%Y-%m-%d")
@@ -122,13 +122,13 @@ def _turn(turn: JsonObject, names: dict[Any, str]) -> Iterable[_Message]:
             calls = turn.get("tool_calls") or ()
             reasoning = turn.get("reasoning")
             if calls and text:
-                yield _said("commentary", (text,))
+                yield _assistant("commentary", (text,))
             if reasoning:
-                yield _said("analysis", (reasoning,))
+                yield _assistant("analysis", (reasoning,))
             for call in calls:
                 yield _call(call["function"])
             if parts[0] and not calls:
-                yield _said("final", parts)
+                yield _assistant("final", parts)
         case "tool":
             name = names.get(turn.get("tool_call_id"), "")
             yield _Message(f"functions.{name}<|channel|>commentary to=assistant", parts)
@@ -138,10 +138,10 @@ def _turn(turn: JsonObject, names: dict[Any, str]) -> Iterable[_Message]:
         case "user":
             yield _Message("user", parts)
         case role:
-            raise InvalidRequest(f"a message of role {role!r} cannot be written for this model", param="messages")
+            raise InvalidRequest(f"this model has no format for a message with role {role!r}", param="messages")
 
 
-def _said(channel: str, parts: tuple[str, ...]) -> _Message:
+def _assistant(channel: str, parts: tuple[str, ...]) -> _Message:
     return _Message(f"assistant<|channel|>{channel}", parts, channel)
 
 
@@ -157,5 +157,7 @@ def _parts(content: Any) -> tuple[str, ...]:
     if not content or isinstance(content, str):
         return (content or "",)
     if media := [part for part in content if isinstance(part, dict) and part.get("type") in MEDIA_KINDS]:
-        raise InvalidRequest(f"this model takes text alone, and no part of type {media[0]['type']!r}", param="messages")
+        raise InvalidRequest(
+            f"this model takes only text: remove the content part of type {media[0]['type']!r}", param="messages"
+        )
     return tuple(part if isinstance(part, str) else part.get("text") or "" for part in content)

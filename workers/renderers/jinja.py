@@ -19,7 +19,7 @@ _CONTINUE_HERE = "\ue000continue-here\ue000"
 
 
 class JinjaRenderer(TextRenderer):
-    """A tokenizer and its chat templates."""
+    """Renders with the tokenizer's chat templates, or with the one in the model's settings."""
 
     @property
     def takes_late_system(self) -> bool:
@@ -49,7 +49,7 @@ class JinjaRenderer(TextRenderer):
         continued = variables.pop("continue_final_message", False)
         if continued and add_generation_prompt:
             raise InvalidRequest(
-                "continue_final_message goes on with the last message, add_generation_prompt begins another: set one",
+                "continue_final_message continues the last message, add_generation_prompt begins a new one: set one",
                 param="continue_final_message",
             )
         final = _mark_end(messages) if continued else None
@@ -63,7 +63,7 @@ class JinjaRenderer(TextRenderer):
             )
         except TemplateError as error:
             raise InvalidRequest(str(error)) from error
-        except Exception as error:  # whatever a template's expression raised, its input was wrong
+        except Exception as error:  # a template's expression may raise anything, and its input is to blame
             raise InvalidRequest(f"the chat template failed: {error}") from error
         return text if final is None else _cut_at_mark(text, final)
 
@@ -74,7 +74,9 @@ class JinjaRenderer(TextRenderer):
         if with_tools and "tool_use" in self._templates:
             return self._templates["tool_use"]
         if "default" not in self._templates:
-            raise InvalidRequest("this model has no chat template: give it one in the settings, or use completions")
+            raise InvalidRequest(
+                "this model has no chat template: set chat_template in its settings, or use /v1/completions"
+            )
         return self._templates["default"]
 
 
@@ -96,7 +98,7 @@ def _cut_at_mark(text: str, final: str) -> str:
     end = text.rfind(_CONTINUE_HERE)
     if end < 0 or final.strip() not in text:
         raise InvalidRequest(
-            "the chat template does not show the final message as it is, so it cannot be continued",
+            "the chat template changes or hides the final message, so the message cannot be continued",
             param="continue_final_message",
         )
     if text.startswith(" ", end + len(_CONTINUE_HERE)):

@@ -1,7 +1,7 @@
-"""Media of a prompt: images, audio and video, which travel to the engine as they came and are never fetched here.
+"""Images, audio and video of a prompt, which go to the engine as the client sent them; a worker never fetches them.
 
-A `GenerateRequest` lists them in their order (vLLM 0.33, `entrypoints/scale_out/token_in_token_out/protocol.py`), and
-its token ids have one placeholder for each:
+A `GenerateRequest` lists them in order (vLLM 0.33, `entrypoints/scale_out/token_in_token_out/protocol.py`), and its
+token ids have one placeholder for each:
 
     "content_parts": [{"type": "image_url", "url": "https://example.com/cat.png", "uuid": "cat"}]
 
@@ -28,40 +28,47 @@ _MODALITIES: dict[str, Modality] = {
     "input_audio": "audio",
     "video_url": "video",
 }
-"""Kinds of media parts that an engine can resolve by itself."""
+"""Types of media parts that an engine can resolve by itself."""
 
 _TENSORS = frozenset(("image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"))
-"""Kinds of media parts that only a process with the model's own code can read."""
+"""Types of media parts that only a process with the model's own code can read."""
 
 MEDIA_KINDS = _MODALITIES.keys() | _TENSORS
 
 
 class PromptMedia:
-    """Collects the media of one prompt, each checked against what the model takes; raises InvalidRequest."""
+    """Collects the media of one prompt and checks each against the model's settings; raises InvalidRequest."""
 
     def __init__(self, settings: MediaSettings) -> None:
         self._settings = settings
         self._counts: Counter[str] = Counter()
         self.content_parts: list[JsonObject] = []
-        """What the engine is to resolve, in the order of the prompt."""
+        """The media for the engine to resolve, in the order of the prompt."""
 
     def add(self, part: Mapping[str, Any]) -> Modality:
-        """Take a part of a message; its kind is its `type`, or the field that it has where there is no type."""
+        """Add a content part; its kind is its `type`, or its media field if it has no type or has a `uuid`."""
         kind = part.get("type")
         if kind is None or part.get("uuid") is not None:
             kind = next((name for name in part if name in MEDIA_KINDS), kind)
         if kind not in _MODALITIES:
-            raise InvalidRequest(f"content parts of type {kind!r} are not taken here", param="messages")
+            raise InvalidRequest(
+                f"content parts of type {kind!r} are not supported; media parts may be {', '.join(_MODALITIES)}",
+                param="messages",
+            )
         modality = _MODALITIES[kind]
         self._counts[modality] += 1
         most = self._settings.limits.get(modality, 0)
         if not most:
-            raise InvalidRequest(f"this model takes no {modality}, and a content part is {kind!r}", param="messages")
+            raise InvalidRequest(
+                f"this model takes no {modality}: remove the content part of type {kind!r}", param="messages"
+            )
         if self._counts[modality] > most:
-            raise InvalidRequest(f"this model takes at most {most} {modality} parts in a prompt", param="messages")
+            raise InvalidRequest(
+                f"this model takes at most {most} {modality} parts in a prompt: remove the others", param="messages"
+            )
         url, uuid = _url_of(kind, part), part.get("uuid")
         if url is None and uuid is None:
-            raise InvalidRequest(f"a content part of type {kind!r} has no URL", param="messages")
+            raise InvalidRequest(f"a content part of type {kind!r} has neither a URL nor a uuid", param="messages")
         if url is not None:
             self._check(url)
         entry = {"type": f"{modality}_url", "url": url}
@@ -69,19 +76,23 @@ class PromptMedia:
         return modality
 
     def write_placeholders(self, text: str, modalities: Iterable[Modality]) -> str:
-        """The text of a message whose template reads no parts, with a placeholder for each of its media.
+        """A message's text with a placeholder for each of its media, for templates that read content as text.
 
-        Those that the client wrote into the text count; the others go before it, a line each.
+        Placeholders that the client wrote into the text count; the missing ones go before it, one per line.
         """
         missing: list[str] = []
         for modality, count in Counter(modalities).items():
             placeholder = self._settings.placeholders.get(modality)
             if placeholder is None:
-                raise InvalidRequest(f"this model's settings give no placeholder for {modality}", param="messages")
+                raise InvalidRequest(
+                    f"this model has no placeholder for {modality}: set media.placeholders in its settings",
+                    param="messages",
+                )
             written = text.count(placeholder)
             if written > count:
                 raise InvalidRequest(
-                    f"there are more {placeholder!r} in the text than {modality} parts", param="messages"
+                    f"the text has {placeholder!r} {written} times, but the message has {count} {modality} parts",
+                    param="messages",
                 )
             missing += [placeholder] * (count - written)
         return "\n".join([*missing, text] if text else missing)
@@ -94,26 +105,34 @@ class PromptMedia:
             return
         # Parsers disagree on where the host ends in a URL with one of these.
         if "\\" in url or any(character <= " " for character in url):
-            raise InvalidRequest("a media URL has a backslash, white space or a control character", param="messages")
+            raise InvalidRequest(
+                "a media URL has a backslash, white space or a control character: percent-encode it", param="messages"
+            )
         try:
             parsed = urlsplit(url)
             host = parsed.hostname
         except ValueError:
-            raise InvalidRequest("a media URL cannot be read", param="messages") from None
+            raise InvalidRequest("a media URL is malformed", param="messages") from None
         if parsed.scheme == "file":
             self._check_path(parsed)
         elif parsed.scheme not in ("http", "https") or host is None:
             raise InvalidRequest("media URLs must be http, https, data or file URLs", param="messages")
         elif self._settings.allowed_domains and host not in self._settings.allowed_domains:
-            raise InvalidRequest(f"media are not taken from {host!r} here", param="messages")
+            raise InvalidRequest(
+                f"media from {host!r} are not allowed: it is not in the setting media.allowed_domains", param="messages"
+            )
 
     def _check_path(self, parsed: SplitResult) -> None:
         allowed = self._settings.allowed_local_path
         if allowed is None:
-            raise InvalidRequest("media are not read from the engine's files here", param="messages")
+            raise InvalidRequest(
+                "file URLs are not allowed: the setting media.allowed_local_path is not set", param="messages"
+            )
         path = posixpath.normpath(unquote(parsed.netloc + parsed.path))
         if not path.startswith(posixpath.normpath(allowed).rstrip("/") + "/"):
-            raise InvalidRequest("the media file is not in the folder that is open to requests", param="messages")
+            raise InvalidRequest(
+                "a media file is outside the folder of the setting media.allowed_local_path", param="messages"
+            )
 
 
 def _url_of(kind: str, part: Mapping[str, Any]) -> str | None:
@@ -124,5 +143,5 @@ def _url_of(kind: str, part: Mapping[str, Any]) -> str | None:
     elif isinstance(given, Mapping):
         given = given.get("url")
     if given is not None and not isinstance(given, str):
-        raise InvalidRequest(f"the URL of a content part of type {kind!r} is no text", param="messages")
+        raise InvalidRequest(f"the URL of a content part of type {kind!r} must be a string", param="messages")
     return given or None

@@ -1,4 +1,4 @@
-"""Messages as clients send them to messages as chat templates read them."""
+"""Converts messages from what clients send to what chat templates read."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from workers.renderers.media import MEDIA_KINDS, PromptMedia
 from workers.renderers.templates import ContentFormat
 
 _TEXT_OF = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-"""Kinds of text parts, and the key that their text is under."""
+"""Types of text parts, and the key that holds their text."""
 
 _PART_FIELDS = frozenset(
     ("audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio")
     + ("name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url")
 )
-"""Fields of content parts that clients' libraries define; others are handed to the template."""
+"""Fields of content parts that client libraries define; other fields are passed on to the template."""
 
 _BILLING_HEADER = "x-anthropic-billing-header"
-"""A line that one client puts before its system prompt; it differs with every request and would defeat prefix caches."""
+"""One client begins its system prompt with this line; it differs in every request and would defeat prefix caches."""
 
 
 def shape_messages(
     messages: Iterable[Mapping[str, Any]], content_format: ContentFormat, media: PromptMedia
 ) -> list[JsonObject]:
-    """Messages with content in the template's format and with tool call arguments as objects; media go to `media`.
+    """Convert content to the template's format and tool call arguments to objects; media are added to `media`.
 
     Raises InvalidRequest for content parts that are unknown or that the model does not take, and for malformed tool
     calls.
@@ -84,13 +84,15 @@ def _part(part: Any, media: PromptMedia) -> JsonObject | None:
         if "tool_reference" in part:
             return {"type": "tool_reference", "name": part.get("name")}
     if not isinstance(kind, str):
-        raise InvalidRequest("a content part has no `type`", param="type")
+        raise InvalidRequest("a content part has no type: give it one, such as 'text'", param="type")
     if kind in _TEXT_OF:
         text = part.get(_TEXT_OF[kind])
         if text is None and kind in ("text", "refusal"):
             return None
         if not isinstance(text, str):
-            raise InvalidRequest(f"a content part of type {kind!r} has no text", param="messages")
+            raise InvalidRequest(
+                f"a content part of type {kind!r} needs its text in {_TEXT_OF[kind]!r}", param="messages"
+            )
         return {"type": "text", "text": text} | {k: v for k, v in part.items() if k not in _PART_FIELDS}
     if kind == "tool_reference":
         return {"type": "tool_reference", "name": part.get("name")}
@@ -116,12 +118,14 @@ def _without_billing_header(part: Any) -> Any:
 def _tool_call(call: Any) -> JsonObject:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or call.get("type", "function") != "function":
-        raise InvalidRequest("tool calls in the history must be of type 'function'", param="tool_calls")
+        raise InvalidRequest(
+            "tool calls in messages must be of type 'function' and have a function object", param="tool_calls"
+        )
     return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
 
 
 def _arguments(arguments: Any) -> JsonObject:
-    """The call's arguments as an object; what is none becomes {}: a bad turn must not spoil all that follow."""
+    """The call's arguments as an object; {} if malformed, because one bad turn must not fail all later requests."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -131,7 +135,10 @@ def _arguments(arguments: Any) -> JsonObject:
 
 
 def developer_as_system(messages: list[JsonObject]) -> list[JsonObject]:
-    """For templates without a developer role: developer messages as system ones, all of them joined in one at the top."""
+    """Turn developer messages into system messages, for templates without a developer role.
+
+    If that puts a system message anywhere but first, all system messages are joined into one at the top.
+    """
     if not any(message["role"] == "developer" for message in messages):
         return messages
     messages = [_as_system(message) if message["role"] == "developer" else message for message in messages]

@@ -1,11 +1,11 @@
-"""Mistral's models, whose prompts the library mistral-common writes: token ids at once, never a text.
+"""Mistral's models: the library mistral-common writes their prompts, as token ids and never as text.
 
     <s>[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "get_weather", ...}}][/AVAILABLE_TOOLS]
     [INST]You are helpful.\\n\\nWeather in Oslo?[/INST][TOOL_CALLS][{"name": "get_weather", "arguments":
     {"city": "Oslo"}, "id": "a1b2c3d4e"}]</s>[TOOL_RESULTS]{"content": 12, "call_id": "a1b2c3d4e"}[/TOOL_RESULTS]
 
-(v3, on one line). What comes where differs with the version that the tokenizer's file names. The library cuts a request
-into special tokens and pieces of text; the pieces become token ids here, by the tokenizer that the worker has anyway.
+(v3, on one line). The layout depends on the version that the tokenizer's file names. The library splits a request into
+special tokens and pieces of text; the worker's own tokenizer turns the pieces into token ids.
 """
 
 from __future__ import annotations
@@ -53,29 +53,31 @@ _CALL_ID_CHARS = 9
 
 
 class MistralRenderer(PromptRenderer):
-    """Chat templates and their arguments mean nothing to it, and requests that bring some are refused."""
+    """Has no chat templates: refuses requests with a template or template arguments."""
 
     def __init__(self, loaded: LoadedTokenizer, settings: RenderSettings) -> None:
         super().__init__(loaded, settings)
         if loaded.mistral_file is None:
             raise TokenyardError("the renderer `mistral` needs a tokenizer of Mistral's own, such as tekken.json")
         if settings.chat_template is not None:
-            raise ValueError("the renderer `mistral` takes no chat template")
+            raise ValueError("the renderer `mistral` takes no chat template: remove chat_template from the settings")
         self._library = _library(loaded.mistral_file, loaded.tokenizer)
         version = self._library.instruct_tokenizer.tokenizer.version
         self._knows_effort = version.supports_model_settings
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
-        """The prompt of a conversation; raises InvalidRequest with the library's own reason."""
+        """Render a conversation; raises InvalidRequest with the library's own reason."""
         limit = self._settings.max_model_len
         check_limits(conversation, limit)
         _check(conversation)
         messages = _messages(conversation.messages)
         chars = sum(map(_chars, messages))
         if conversation.tokenization.truncate_to is None and chars > limit * self._tokenizer.max_chars_per_token:
-            # Never spend minutes on a text that cannot fit.
+            # Tokenizing a text that cannot fit could take minutes.
             raise ContextLengthExceeded(
-                f"the messages have {chars} characters, more than {limit} tokens hold", param="input_text"
+                f"the messages have {chars} characters, more than the model's context of {limit} tokens holds: "
+                "shorten them",
+                param="input_text",
             )
         return cut_prompt(self._encode(conversation, messages), conversation, limit)
 
@@ -94,32 +96,33 @@ class MistralRenderer(PromptRenderer):
             raise InvalidRequest(f"{error.title}: {wrong}", param=field) from error
         except (InvalidToolException, InvalidToolSchemaException) as error:
             raise InvalidRequest(str(error), param="tools") from error
-        except Exception as error:  # whatever the library raised or asserted, its input was wrong
+        except Exception as error:  # the library may raise anything, also by assert, and its input is to blame
             field = "reasoning_effort" if "reasoning_effort" in str(error) else "messages"
             raise InvalidRequest(str(error) or type(error).__name__, param=field) from error
 
 
 class _Tekken(Tekkenizer):
-    """The library's tekken tokenizer, with the worker's vocabulary instead of its own."""
+    """The library's tekken tokenizer, which leaves encoding and decoding to the worker's tokenizer."""
 
-    words: Tokenizer | None = None
+    worker_tokenizer: Tokenizer | None = None
 
     def encode(self, s: str, bos: bool, eos: bool) -> list[int]:
-        assert self.words is not None
-        return [*[self.bos_id] * bos, *self.words.encode(s), *[self.eos_id] * eos]
+        assert self.worker_tokenizer is not None
+        return [*[self.bos_id] * bos, *self.worker_tokenizer.encode(s), *[self.eos_id] * eos]
 
     def decode(self, tokens: list[int], special_token_policy: SpecialTokenPolicy = SpecialTokenPolicy.IGNORE) -> str:
-        if self.words is None:  # the library looks at every token while it loads
+        if self.worker_tokenizer is None:  # the library decodes every token while it loads
             return super().decode(tokens, special_token_policy)
-        return self.words.decode(tokens, skip_special_tokens=special_token_policy == SpecialTokenPolicy.IGNORE)
+        skip = special_token_policy == SpecialTokenPolicy.IGNORE
+        return self.worker_tokenizer.decode(tokens, skip_special_tokens=skip)
 
 
-def _library(file: Path, words: Tokenizer) -> MistralTokenizer[Any, Any, Any, Any, Any]:
+def _library(file: Path, tokenizer: Tokenizer) -> MistralTokenizer[Any, Any, Any, Any, Any]:
     pieces: Tekkenizer | SentencePieceTokenizer
     if file.suffix == ".json":
         pieces = _Tekken.from_file(file)
         assert isinstance(pieces, _Tekken)
-        pieces.words = words
+        pieces.worker_tokenizer = tokenizer
     else:
         pieces = SentencePieceTokenizer(file)
     return MistralTokenizer(
@@ -132,32 +135,34 @@ def _library(file: Path, words: Tokenizer) -> MistralTokenizer[Any, Any, Any, An
 def _check(conversation: Conversation) -> None:
     if conversation.template is not None or conversation.template_arguments:
         raise InvalidRequest(
-            "this model has no chat template that could be set or given arguments", param="chat_template"
+            "this model has no chat template: remove chat_template and chat_template_kwargs", param="chat_template"
         )
     effort = conversation.reasoning_effort
     if effort is not None and effort not in _EFFORTS:
         raise InvalidRequest(
-            f"reasoning_effort is {effort!r}; this model knows {', '.join(_EFFORTS)}", param="reasoning_effort"
+            f"reasoning_effort is {effort!r}; this model takes {', '.join(_EFFORTS)}", param="reasoning_effort"
         )
     if not conversation.messages:
-        raise InvalidRequest("there are no messages", param="messages")
+        raise InvalidRequest("messages is empty: send at least one", param="messages")
     answered = conversation.messages[-1].get("role") == "assistant"
     if conversation.continue_final_message and conversation.add_generation_prompt:
         raise InvalidRequest(
-            "continue_final_message goes on with the last message, add_generation_prompt begins another: set one",
+            "continue_final_message continues the last message, add_generation_prompt begins a new one: set one",
             param="continue_final_message",
         )
     if conversation.add_generation_prompt and answered:
         raise InvalidRequest(
-            "the last message is the assistant's: continue it with continue_final_message, or let a user speak",
+            "the last message is the assistant's: continue it with continue_final_message, or add a user message",
             param="add_generation_prompt",
         )
     if conversation.continue_final_message and not answered:
-        raise InvalidRequest("the last message is not the assistant's", param="continue_final_message")
+        raise InvalidRequest(
+            "continue_final_message is set, but the last message is not the assistant's", param="continue_final_message"
+        )
 
 
 def _messages(messages: Iterable[JsonObject]) -> list[JsonObject]:
-    """Messages as the library reads them: as they were sent, but for the calls."""
+    """Messages as the library reads them: as they were sent, except for the tool calls."""
     sent = list(messages)
     shaped = shape_messages(sent, "string", PromptMedia(MediaSettings()))
     return [_message(message, tidy.get("tool_calls", [])) for message, tidy in zip(sent, shaped, strict=True)]
@@ -173,7 +178,7 @@ def _message(message: JsonObject, calls: list[JsonObject]) -> JsonObject:
 
 
 def _with_short_id(value: JsonObject, name: str) -> JsonObject:
-    """Ids of calls have nine characters; of a longer one the end is what tells it from others."""
+    """Call ids have nine characters; a longer one is cut to its end, which is what makes it unique."""
     return {**value, name: value[name][-_CALL_ID_CHARS:]} if isinstance(value.get(name), str) else value
 
 

@@ -1,4 +1,4 @@
-"""Chat templates: Jinja in a sandbox, with what Hugging Face's templates expect to find there."""
+"""Chat templates: Jinja in a sandbox, with the filters, functions and tags that Hugging Face's templates expect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ContentFormat = Literal["string", "openai"]
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training; here it is just its body."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training; here it just renders its body."""
 
     tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
@@ -77,7 +77,7 @@ def knows_developer_role(source: str) -> bool:
 def takes_late_system(source: str) -> bool:
     """Whether the template accepts system messages after the first message.
 
-    Tried out with the bare language: a template that needs more counts as one that does not.
+    Tested with plain Jinja: a template that needs more than that counts as one that does not.
     """
     bare = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     turns = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
@@ -110,7 +110,7 @@ def _unwrapped(node: nodes.Node | None) -> nodes.Node | None:
 
 
 def _path(node: nodes.Node | None) -> str | None:
-    """`messages`, `ns.messages` or `message.content` of such an expression, however it is written."""
+    """The expression as a dotted path (`messages`, `ns.messages`, `message.content`), however it is written."""
     match _unwrapped(node):
         case nodes.Name(name=name):
             return str(name)
@@ -124,7 +124,7 @@ def _path(node: nodes.Node | None) -> str | None:
 
 
 def _aliases(root: nodes.Template, name: str) -> set[str]:
-    """The names under which a template keeps a variable: assigned, sliced, filtered, or put into a namespace."""
+    """The variable's name and all names for copies of it: assigned, sliced, filtered, or put into a namespace."""
     found = {name}
     while True:
         size = len(found)
@@ -167,7 +167,7 @@ def _loops_over_content(root: nodes.Template) -> bool:
 
 
 def _parameters_given(root: nodes.Template, macro: nodes.Macro, values: set[str]) -> set[str]:
-    """The macro's parameters that some call gives one of these values."""
+    """The macro's parameters that get one of these values in some call."""
     names = [parameter.name for parameter in macro.args]
     found: set[str] = set()
     for call in root.find_all(nodes.Call):

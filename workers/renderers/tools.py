@@ -11,10 +11,10 @@ _OPTIONAL = ("strict", "defer_loading")
 
 
 def template_tools(tools: Iterable[Mapping[str, Any]]) -> list[JsonObject]:
-    """Tools with just the keys that models were trained on, in that order: templates write them out as JSON.
+    """Tools with only the keys that models were trained on, in the same order, because templates dump them as JSON.
 
     `{"type": "function", "function": {"name", "description", "parameters"}}`; description and parameters are None
-    where they were not sent, `strict` and `defer_loading` are there only where they were.
+    if they were not sent; `strict` and `defer_loading` are present only if they were sent.
     """
     return [_tool(tool) for tool in tools]
 

@@ -1,4 +1,4 @@
-"""Tools as TypeScript declarations, the way that gpt-oss was shown them.
+"""Tools as TypeScript declarations, as gpt-oss was trained on them.
 
 // Gets the current weather.
 type get_weather = (_: {
@@ -18,7 +18,7 @@ from tasks.protocol.conversation import JsonObject
 
 
 def declare_functions(functions: Iterable[JsonObject]) -> str:
-    """The `functions` namespace."""
+    """The declaration of the `functions` namespace."""
     return "\n\n".join(["namespace functions {", *map(_declare, functions), "} // namespace functions"])
 
 

@@ -1,4 +1,4 @@
-"""Small tokenizers of Mistral's kind, written here: bytes, some words, and the special tokens of a version."""
+"""Writes small tokenizers in Mistral's format: bytes, some words, and the special tokens of a version."""
 
 from __future__ import annotations
 

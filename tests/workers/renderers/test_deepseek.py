@@ -80,7 +80,7 @@ class TestV4:
             "<｜User｜>Hi<｜Assistant｜></think>"
         )
 
-    def test_it_thinks_unless_told_not_to_and_as_hard_as_told(self, write):
+    def test_it_thinks_unless_told_not_to_and_with_the_requested_effort(self, write):
         assert write(USER, reasoning_effort="low") == "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜><think>"
         assert "Absolute maximum" in write(USER)
         assert "Beyond maximum" in write(USER, reasoning_effort="max")

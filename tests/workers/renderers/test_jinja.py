@@ -63,12 +63,12 @@ def test_an_effort_of_reasoning_switches_thinking():
 
 def test_the_final_message_is_continued(small):
     start = {"role": "assistant", "content": "It is "}
-    asked: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
-    assert text(small, USER, start, **asked) == "<|im_start|>user\nHi<|end|>\n<|im_start|>assistant\nIt is "
+    fields: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
+    assert text(small, USER, start, **fields) == "<|im_start|>user\nHi<|end|>\n<|im_start|>assistant\nIt is "
     trimming = LoadedTokenizer(
         small.tokenizer, {"default": TEMPLATE.replace("message.content }}", "message.content | trim }}")}
     )
-    assert text(trimming, USER, start, **asked).endswith("assistant\nIt is")
+    assert text(trimming, USER, start, **fields).endswith("assistant\nIt is")
 
 
 def test_a_final_message_that_the_template_hides_cannot_be_continued(small):
@@ -84,11 +84,11 @@ def test_continuing_and_beginning_exclude_each_other(small):
 
 def test_a_request_s_template_is_taken_only_on_trust(small):
     mine = "{{ messages[0].content }}!"
-    for asked in ({"template": mine}, {"template_arguments": {"chat_template": mine}}):
+    for fields in ({"template": mine}, {"template_arguments": {"chat_template": mine}}):
         with pytest.raises(InvalidRequest) as caught:
-            text(small, **asked)
+            text(small, **fields)
         assert caught.value.param == "chat_template"
-        assert text(small, settings={"trust_request_chat_template": True}, **asked) == "Hi!"
+        assert text(small, settings={"trust_request_chat_template": True}, **fields) == "Hi!"
 
 
 def test_the_model_s_own_template_may_be_replaced(small):
@@ -119,8 +119,8 @@ def test_an_unknown_renderer(small):
 
 
 class TestLimits:
-    def ids(self, loaded: LoadedTokenizer, asked: dict[str, Any], **tokenization: Any) -> list[int]:
-        conversation = Conversation((USER,), tokenization=Tokenization(**tokenization), **asked)
+    def ids(self, loaded: LoadedTokenizer, fields: dict[str, Any], **tokenization: Any) -> list[int]:
+        conversation = Conversation((USER,), tokenization=Tokenization(**tokenization), **fields)
         return list(renderer(loaded, max_model_len=40).render(conversation).token_ids)
 
     def test_a_prompt_that_does_not_fit(self, small):

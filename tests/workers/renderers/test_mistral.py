@@ -204,14 +204,14 @@ def test_a_tokenizer_of_another_kind(small, model):
 
 def test_without_the_library(model, files):
     model("v13")
-    asked = (
+    script = (
         "import sys; sys.modules['mistral_common'] = None; from pathlib import Path\n"
         "from workers.renderers.base import make_renderer; from workers.models.loading import load\n"
         "loaded = load(Path(sys.argv[1]), cache=Path(sys.argv[2]))\n"
         "make_renderer('mistral', loaded, max_model_len=5)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", asked, str(files / "v13"), str(files / "cache")],
+        [sys.executable, "-c", script, str(files / "v13"), str(files / "cache")],
         capture_output=True,
         text=True,
         check=False,
