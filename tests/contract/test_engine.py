@@ -1,7 +1,7 @@
-"""What every engine does, whatever is behind it.
+"""What every engine must do.
 
-`EngineContract` is the suite; a subclass provides the fixtures `engine` and `prompt`, and says with `running` how many
-requests the engine's servers are at work on.
+`EngineContract` is the suite. A subclass provides the fixtures `engine` and `prompt`, and the method `running`, which
+returns how many requests the engine's servers are working on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def fold(engine: Engine, request: GenerateRequest, *, stream: bool = True)
 
 
 class EngineContract:
-    """Subclass it, with `engine`, `prompt` and `running`."""
+    """The tests; a subclass provides `engine`, `prompt` and `running`."""
 
     stop_text: str | None = None
     """Text in the middle of the greedy answer, for engines that stop on strings."""
@@ -60,7 +60,7 @@ class EngineContract:
             if await self.running(engine) == 0:
                 return
             await asyncio.sleep(0.05)
-        raise AssertionError("the engine goes on for nobody")
+        raise AssertionError("the engine still works on an aborted request")
 
     async def test_a_stream_ends_once_with_its_reason_and_counts(self, engine: Engine, prompt: list[int]) -> None:
         chunks = await collect(engine, self.ask(prompt, max_tokens=5, ignore_eos=True))
@@ -119,7 +119,7 @@ class EngineContract:
 
     async def test_a_stop_string_ends_the_choice_and_its_tokens_stay(self, engine: Engine, prompt: list[int]) -> None:
         if not engine.capabilities.stops_on_strings or self.stop_text is None:
-            pytest.skip("stop strings are found while derendering")
+            pytest.skip("the derender stage finds the stop strings")
         (free,) = await fold(engine, self.ask(prompt))
         (answer,) = await fold(engine, self.ask(prompt, stop=[self.stop_text, "no such text"]))
         assert (answer.finish_reason, answer.stop_reason) == ("stop", self.stop_text)
@@ -171,7 +171,7 @@ class EngineContract:
         assert caught.value.status == 400
         assert next(iter(params)) in (caught.value.param or caught.value.message)
 
-    async def test_it_is_well_and_closes_twice(self, engine: Engine) -> None:
+    async def test_it_is_healthy_and_closes_twice(self, engine: Engine) -> None:
         assert (await engine.health()).ok
         await engine.close()
         await engine.close()
@@ -191,7 +191,7 @@ class TestScripted(EngineContract):
 
 
 def find_gguf() -> Path | None:
-    """A SmolLM2 file that is on this machine already; tests fetch nothing."""
+    """A SmolLM2 file that is already on this machine; tests download nothing."""
     name = "SmolLM2-135M-Instruct.Q4_1.gguf"
     cache = Path(os.environ.get("TOKENYARD_CACHE", Path.home() / ".cache" / "tokenyard"))
     places = [cache / "models" / "smollm2" / name, Path.home() / ".cache" / "smollm2-135m-instruct" / name]

@@ -1,12 +1,12 @@
-"""An engine's tokens to the generate route's answers, where token ids are all that is wanted: no tokenizer is needed.
+"""Token chunks to the generate route's answers in token ids, which need no tokenizer.
 
     answer = TokenAnswer(context)
     for chunk in token_chunks:
         events = answer.add(chunk)       # [{"request_id": "generate-tokens-1", "choices": [{"token_ids": [57], ...}]}]
-    events = answer.finish()             # the usage, where the client wants it
+    events = answer.finish()             # the usage, if the client wants it
     answer.whole()                       # {"request_id": "generate-tokens-1", "choices": [...], "usage": {...}, ...}
 
-Texts and messages are derendered (`workers.derender.fold`) for the same surface.
+Answers with text or messages go through the derender stage (`workers.derender.fold`), on the same surface.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.surfaces.vllm_generate import GENERATE
 
 
 class TokenAnswer:
-    """One job's answer in token ids, as far as its chunks have been added; `keep` them for `whole`."""
+    """Makes one job's answer in token ids from the chunks that are added; `keep` stores them for `whole`."""
 
     def __init__(self, context: DerenderContext, *, keep: bool = True) -> None:
         self._context = context
@@ -33,7 +33,7 @@ class TokenAnswer:
         self._chunks: list[TokenChunk] | None = [] if keep else None
 
     def add(self, chunk: TokenChunk) -> list[JsonObject]:
-        """The client's next events."""
+        """Adds a chunk of the engine and returns the client's next chunks."""
         if self._chunks is not None:
             self._chunks.append(chunk)
         delta = _delta(self._context, chunk, self._state.completion_tokens[chunk.index])
@@ -41,17 +41,17 @@ class TokenAnswer:
         return events
 
     def finish(self) -> list[JsonObject]:
-        """The client's last events, once all choices have finished."""
+        """The client's last chunks, once all choices have finished."""
         return GENERATE.finish(self._context, self._state)[1]
 
     def whole(self) -> JsonObject:
-        """The answer at once."""
+        """The whole answer; needs `keep`."""
         assert self._chunks is not None
         return respond(self._context, self._chunks)
 
 
 def respond(context: DerenderContext, chunks: Iterable[TokenChunk]) -> JsonObject:
-    """The whole answer of these chunks: its stream, folded."""
+    """The whole answer of these chunks, made by folding its stream."""
     context = replace(context, stream=False)
     answer = TokenAnswer(context, keep=False)
     events = [event for chunk in chunks for event in answer.add(chunk)]
@@ -59,7 +59,7 @@ def respond(context: DerenderContext, chunks: Iterable[TokenChunk]) -> JsonObjec
 
 
 def describe_tokens(job: Job, request: JsonObject, prompt_token_ids: Sequence[int]) -> DerenderContext:
-    """What an answer in token ids depends on; `request` is the client's, without its token ids."""
+    """The derender context of an answer in token ids; `request` is the client's, without its token ids."""
     facts = AnswerFacts(
         model=job.model,
         response_id=answer_id(job.id, request),
@@ -81,7 +81,7 @@ def _delta(context: DerenderContext, chunk: TokenChunk, before: int) -> ChoiceDe
         events=tuple(events),
         token_ids=chunk.token_ids,
         completion_tokens=before + len(chunk.token_ids),
-        # A request that was resumed counts its own output there too.
+        # A resumed request's own output may be cached too, but is not part of its prompt.
         cached_tokens=None if chunk.cached_tokens is None else min(chunk.cached_tokens, context.prompt_tokens),
         extra=chunk.extra,
     )

@@ -1,4 +1,4 @@
-"""Tokens to the generate route's events and answers, without a tokenizer: the shapes are the reference's own."""
+"""Tokens to the generate route's streamed and whole answers, without a tokenizer, in the reference's own shapes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_plain_stream() -> None:
     assert events_of(about(stream=True), CHUNKS) == [{**head, "choices": [FIRST]}, {**head, "choices": [LAST]}]
 
 
-def test_a_stream_with_all_that_can_be_asked_for() -> None:
+def test_a_stream_with_everything_that_can_be_requested() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     first, last, usage = events_of(about(stream=True, stream_options=options, return_token_ids=True), CHUNKS)
     assert first["prompt_token_ids"] == [1, 2, 9] and "prompt_token_ids" not in last
@@ -82,7 +82,7 @@ def test_a_stream_with_all_that_can_be_asked_for() -> None:
         "request_id": "generate-tokens-1",
         "output_mode": "tokens",
         "choices": [],
-        # What the engine had cached of a resumed request's own output is not the prompt's.
+        # Cached tokens of a resumed request's own output are not the prompt's.
         "usage": {
             "prompt_tokens": 3,
             "total_tokens": 6,
@@ -134,7 +134,7 @@ def test_an_answer_does_not_depend_on_how_its_tokens_came() -> None:
     assert [one["token_ids"] for one in respond(context, choices)["choices"]] == [[5, 6, 7], [6, 6, 7]]
 
 
-def test_chunks_that_tell_nothing_are_not_sent() -> None:
+def test_empty_chunks_are_not_sent() -> None:
     chunks = [TokenChunk(0), TokenChunk(0, (5,)), TokenChunk(0, (), finish_reason="abort")]
     events = events_of(about(stream=True, sampling_params={}), chunks)
     assert [(one["token_ids"], one["finish_reason"]) for e in events for one in e["choices"]] == [

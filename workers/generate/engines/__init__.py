@@ -1,1 +1,1 @@
-"""Engines: what turns prompt token ids into generated token ids. Import the module you mean."""
+"""Engines, which turn prompt token ids into generated token ids. Import the module you mean."""

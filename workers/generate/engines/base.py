@@ -1,11 +1,11 @@
-"""What every engine is: token ids in, token chunks out.
+"""The engine interface: token ids in, token chunks out.
 
     async with aclosing(engine.generate(request, stream=True)) as chunks:
         async for chunk in chunks:      # TokenChunk(index=0, token_ids=(504, 3575), ...)
             ...
 
-Closing the generator, or cancelling the task that reads it, aborts the request at the engine: nothing keeps
-running for nobody. What is left unread is not generated.
+Closing the generator, or cancelling the task that reads it, aborts the request at the engine, which then generates
+nothing more.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FINISH_REASONS = frozenset({"stop", "length", "abort", "error", "repetition"})
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine does by itself; what it does not is done while derendering, or refused."""
+    """What an engine can do. The derender stage does the rest if it can; otherwise the request is refused."""
 
     stops_on_strings: bool = True
-    """False: `stop` is not sent. The derenderer finds stop strings, and the request is then to be closed."""
+    """If False, `stop` is not sent: the derender stage finds stop strings, and the request must then be aborted."""
     stops_on_token_ids: bool = True
     choices: bool = True
     """`n` above 1 in one request."""
@@ -50,36 +50,36 @@ class Health:
 
 
 class Engine(Protocol):
-    """The port; `tests/contract/test_engine.py` says what each implementation must do."""
+    """What every engine implements; `tests/contract/test_engine.py` tests how each must behave."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def generate(self, request: GenerateRequest, *, stream: bool) -> AsyncGenerator[TokenChunk, None]:
-        """The request's chunks, those of each choice in order; `stream=False` asks for the fewest chunks.
+        """Yields the request's chunks, those of each choice in order; `stream=False` asks for as few as possible.
 
         Every choice ends with a chunk that has a finish reason; a stream that ends without one raises.
 
         Raises:
-            EngineUnavailable: nothing answers (refused, 503, every server down); `retry_after_s` says when to return.
-            EngineRefused: the engine answered that the request is wrong (4xx), with its message and `param`.
-            EngineFailed: the engine failed (5xx), or the stream broke or ended before each choice did.
-            InvalidRequest: the request asks for what this kind of engine cannot do; `param` names it.
+            EngineUnavailable: no server answers (refused, 503, all down); `retry_after_s` says when to try again.
+            EngineRefused: the engine says that the request is wrong (4xx), with its message and `param`.
+            EngineFailed: the engine failed (5xx), or the stream broke or ended before every choice had finished.
+            InvalidRequest: the request needs something that this kind of engine cannot do; `param` names it.
         """
         ...
 
     async def health(self) -> Health: ...
 
     async def close(self) -> None:
-        """Closes connections; requests in flight are aborted."""
+        """Closes all connections, which aborts the requests in flight."""
         ...
 
 
 def choice_count(request: GenerateRequest) -> int:
-    """`n`, checked.
+    """The number of choices that the request wants: its `n`, or 1.
 
     Raises:
-        InvalidRequest: it is not a positive integer.
+        InvalidRequest: `n` is not a positive integer.
     """
     n = request.sampling_params.get("n")
     if n is None:
@@ -90,14 +90,14 @@ def choice_count(request: GenerateRequest) -> int:
 
 
 async def ensure_whole(chunks: AsyncGenerator[TokenChunk, None], choices: int) -> AsyncGenerator[TokenChunk, None]:
-    """Passes chunks on and raises `EngineFailed` unless each of `choices` choices finishes, and finishes once."""
+    """Passes chunks on; raises `EngineFailed` unless each of the `choices` choices finishes exactly once."""
     finished: set[int] = set()
     async with aclosing(chunks):
         async for chunk in chunks:
             if not 0 <= chunk.index < choices:
-                raise EngineFailed(f"the engine answered choice {chunk.index} of {choices}")
+                raise EngineFailed(f"the engine sent choice {chunk.index} of {choices}, counted from 0")
             if chunk.index in finished:
-                raise EngineFailed(f"the engine went on with choice {chunk.index} after its end")
+                raise EngineFailed(f"the engine sent more of choice {chunk.index} after its finish reason")
             if chunk.finish_reason is not None:
                 if chunk.finish_reason == "error":
                     raise EngineFailed("the engine ended the request with an error")
@@ -109,18 +109,18 @@ async def ensure_whole(chunks: AsyncGenerator[TokenChunk, None], choices: int) -
 
 @dataclass(frozen=True, slots=True)
 class _Continuation:
-    """Rides on a continued request; a class of its own, so that no client can send one."""
+    """Marks a continued request. It is a class, and not JSON, because then no client can send one."""
 
     prompt_length: int
     index: int
 
 
 def continue_request(request: GenerateRequest, token_ids: Sequence[int], *, index: int = 0) -> GenerateRequest:
-    """The request for the rest of choice `index`, of which `token_ids` are there already.
+    """The request for the rest of choice `index`, which already has `token_ids`.
 
-    The prompt grows by the tokens so far and `max_tokens` and `min_tokens` shrink by them. The result has one choice,
-    numbered 0 in its chunks. Greedy output goes on as it would have; sampled output goes on from another point
-    of its random sequence, and frequency and presence penalties do not see the tokens that moved into the prompt.
+    The prompt grows by the tokens so far, and `max_tokens` and `min_tokens` shrink by them. The new request has one
+    choice, numbered 0 in its chunks. Greedy output continues unchanged. Sampled output continues from another point of
+    its random sequence, and frequency and presence penalties do not see the tokens that moved into the prompt.
     """
     params: JsonObject = dict(request.sampling_params)
     done = len(token_ids)
@@ -144,7 +144,7 @@ def continue_request(request: GenerateRequest, token_ids: Sequence[int], *, inde
 
 
 def find_origin(request: GenerateRequest) -> tuple[int, int]:
-    """The length of the original prompt and the original choice: the request's own unless it was continued."""
+    """The length of the original prompt and the index of the original choice, also for a continued request."""
     continuation = (request.model_extra or {}).get("continuation")
     if isinstance(continuation, _Continuation):
         return continuation.prompt_length, continuation.index
@@ -152,7 +152,7 @@ def find_origin(request: GenerateRequest) -> tuple[int, int]:
 
 
 async def fold_chunks(chunks: AsyncIterator[TokenChunk]) -> list[TokenChunk]:
-    """One chunk for each choice, in order of index: a streamed answer as the one-shot answer."""
+    """Joins a stream into one chunk for each choice, in order of index."""
     folded: dict[int, TokenChunk] = {}
     async for chunk in chunks:
         folded[chunk.index] = _join(folded[chunk.index], chunk) if chunk.index in folded else chunk

@@ -1,10 +1,10 @@
-"""An engine without a GPU: llama.cpp's server, in this process, through the `xllamacpp` wheel.
+"""An engine without a GPU: llama.cpp's server in this process, from the `xllamacpp` wheel.
 
     $ python -m workers.generate.engines.embedded --gguf SmolLM2-135M-Instruct.Q4_1.gguf --port 8081
     engine: ready at http://127.0.0.1:8081 (SmolLM2-135M-Instruct.Q4_1, 4 slots of 4096 tokens, 2 threads)
 
-It serves until SIGTERM or SIGINT (with `--die-with-parent`, on Linux, also until its parent's end), and answers like
-any `llama-server`.
+It serves until SIGTERM or SIGINT, or on Linux with `--die-with-parent` until its parent ends. Its API is that of
+`llama-server`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EmbeddedSettings:
     parallel: int = 4
     context: int = 4096
     threads: int = 0
-    """0 is one for each core."""
+    """0 means one for each core."""
     die_with_parent: bool = False
 
 
@@ -47,9 +47,11 @@ def start_server(settings: EmbeddedSettings) -> Any:
     try:
         import xllamacpp
     except ImportError as error:
-        raise RuntimeError("the embedded engine needs the package xllamacpp") from error
+        raise RuntimeError(
+            "the embedded engine needs the package xllamacpp: pip install 'tokenyard[embedded]'"
+        ) from error
     if not settings.gguf.is_file():
-        raise RuntimeError(f"there is no file {settings.gguf}")
+        raise RuntimeError(f"there is no model file {settings.gguf}: check --gguf")
     params = xllamacpp.CommonParams()
     params.model.path = str(settings.gguf)
     params.model_alias = {settings.gguf.stem}
@@ -75,12 +77,12 @@ def start_server(settings: EmbeddedSettings) -> Any:
 
 
 def count_threads(threads: int) -> int:
-    """The threads that decode: those asked for, else one for each core that this process may use."""
+    """The number of threads to decode with: `threads`, or if that is 0, one for each core that this process may use."""
     return threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def die_with_parent() -> None:
-    """Asks Linux to send SIGTERM when the parent (its thread that started us) ends, however it ends."""
+    """Asks Linux for a SIGTERM when the parent (its thread that started us) ends, however it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -117,7 +119,7 @@ def main() -> int:
         flush=True,
     )
     stopped.wait()
-    # Requests in flight are of no use to anybody now, and the server would wait for them.
+    # A normal exit would wait for the requests in flight, which nobody needs any more.
     os._exit(0)
 
 

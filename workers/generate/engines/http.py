@@ -1,4 +1,4 @@
-"""How engines are reached over HTTP: several servers, one session, errors in our words.
+"""The HTTP client of the engines: several servers, one session, and the engine's errors as our own.
 
 A streamed answer is server-sent events, ended by `data: [DONE]`; errors come as a status or as an event:
 
@@ -32,7 +32,7 @@ _DONE = b"[DONE]"
 
 @dataclass(slots=True)
 class Server:
-    """One base URL, its requests in flight, and until when (monotonic seconds) it counts as down."""
+    """One base URL, its requests in flight, and the time (monotonic seconds) until which it counts as down."""
 
     url: str
     in_flight: int = 0
@@ -40,7 +40,7 @@ class Server:
     down_until_s: float = 0.0
 
     def note_failure(self, now_s: float) -> None:
-        """Each failure in a row doubles the time for which others are preferred."""
+        """Counts the server as down; each failure in a row doubles the time."""
         self.down_until_s = now_s + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures, 10))
         self.failures += 1
 
@@ -56,7 +56,7 @@ class ServerPool:
         self.servers = [Server(url.rstrip("/")) for url in urls]
 
     def in_order(self) -> Iterator[Server]:
-        """Each server once, best first, judged anew at each step; those that are down come last."""
+        """Yields each server once, the best first, ranked anew at each step; those that are down come last."""
         left = list(self.servers)
         while left:
             now_s = time.monotonic()
@@ -70,25 +70,25 @@ class ServerPool:
 
 
 class HttpEngine:
-    """What the engines behind HTTP share; a kind of engine adds its wire format."""
+    """The base of the engines behind HTTP; each kind of engine adds its wire format."""
 
     def __init__(self, settings: EngineSettings) -> None:
         if not settings.urls:
-            raise ValueError(f"an engine of kind {settings.kind!r} needs at least one URL")
+            raise ValueError(f"an engine of kind {settings.kind!r} needs at least one URL: set urls in its settings")
         self.settings = settings
         self.pool = ServerPool(settings.urls)
         self._session: aiohttp.ClientSession | None = None
 
     def session(self) -> aiohttp.ClientSession:
-        """The one session, made on first use since it belongs to the running loop."""
+        """The session, which is created on first use because it belongs to the running event loop."""
         if self._session is None or self._session.closed:
             headers = {"Authorization": f"Bearer {self.settings.api_key}"} if self.settings.api_key else {}
             self._session = aiohttp.ClientSession(
                 headers=headers,
-                # No connection is used twice: servers drop idle ones unasked (llama-server after each stream), and a
-                # POST that meets such a moment must not be sent again blindly. A generation outlasts a handshake.
+                # Servers close idle connections without notice (llama-server after each stream), and a POST that hits
+                # such a moment cannot be repeated safely. A handshake is cheap next to a generation.
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),
-                # A generation may take as long as it takes: deadlines are the caller's, who cancels.
+                # A generation has no time limit here: the caller cancels it at its deadline.
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.settings.connect_timeout_s),
             )
         return self._session
@@ -101,12 +101,12 @@ class HttpEngine:
     async def exchange(
         self, path: str, body: JsonObject, *, stream: bool, headers: dict[str, str] | None = None
     ) -> AsyncGenerator[JsonObject, None]:
-        """Posts `body` and yields the events of the answer, or its one body if it is not streamed.
+        """Posts `body` and yields the events of the answer, or its body if it is not streamed.
 
-        A server that fails before its first event is passed over for the next one.
+        If a server fails before its first event, the next one is tried.
 
         Raises:
-            EngineUnavailable, EngineRefused, EngineFailed: as `Engine.generate` says.
+            EngineUnavailable, EngineRefused, EngineFailed: as in `Engine.generate`.
         """
         payload = json.dumps(body, separators=(",", ":")).encode()
         failure: TokenyardError = EngineUnavailable()
@@ -150,16 +150,18 @@ class HttpEngine:
                     async for data in events:
                         yield _checked(json.loads(data))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise EngineUnavailable(f"the engine at {server.url} cannot be reached: {error}") from error
+            raise EngineUnavailable(f"could not connect to the engine at {server.url}: {error}") from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             if not connected and isinstance(error, aiohttp.ClientConnectionError | ConnectionError):
-                raise EngineUnavailable(f"the engine at {server.url} closed the connection") from error
+                raise EngineUnavailable(
+                    f"the engine at {server.url} closed the connection before it answered"
+                ) from error
             raise EngineFailed(f"the connection to the engine at {server.url} broke: {error!r}") from error
         except ValueError as error:
-            raise EngineFailed(f"the engine at {server.url} answered what is not JSON: {error}") from error
+            raise EngineFailed(f"the answer of the engine at {server.url} is not JSON: {error}") from error
 
     async def probe(self, path: str) -> Health:
-        """Asks every server for `path`; a 200 is good."""
+        """Requests `path` from every server; a server is healthy if it answers with status 200."""
 
         async def ask(server: Server) -> tuple[str, str]:
             try:
@@ -180,7 +182,7 @@ class HttpEngine:
 
 
 async def _read_events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """The `data` of each event up to `[DONE]`; no line is too long."""
+    """The `data` of each event up to `[DONE]`; a line may have any length."""
     buffer = bytearray()
     async for block in response.content.iter_any():
         buffer += block
@@ -231,7 +233,7 @@ def _error_from(status: int, info: dict[str, Any]) -> TokenyardError:
     if status in (408, 429, 503):
         return EngineUnavailable(f"the engine is not available: {message}")
     if status in (401, 403):
-        return EngineFailed(f"the engine does not accept our key: {message}")
+        return EngineFailed(f"the engine rejects the configured api_key: {message}")
     if status >= 500 or (status == 404 and not info.get("type")):
         return EngineFailed(f"the engine answered {status}: {message}")
     return EngineRefused(message, param=param if isinstance(param, str) else None)

@@ -6,8 +6,8 @@
            "stop_type": "eos", "stopping_word": "", "timings": {"cache_n": 15}}
 
 As with vLLM, `token_ids` include the end token or the tokens of the stop string that ended the choice. Log-probabilities
-are the model's own, before sampling parameters. A request with `n` choices is `n` requests, with seeds counted up.
-A request is aborted by closing its connection, which the server sees within a second.
+are the model's own, before sampling parameters. A request with `n` choices becomes `n` requests with consecutive
+seeds. Closing a request's connection aborts it; the server notices within a second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOWEST_LOGPROB = -9999.0
 
 
 class LlamaCppEngine(HttpEngine):
-    """Any `llama-server`; there are no options."""
+    """An engine for any `llama-server`; it has no options."""
 
     capabilities = Capabilities(prompt_logprobs=False, priority=False, structured_outputs=STRUCTURED_OUTPUTS)
 
@@ -94,7 +94,7 @@ class LlamaCppEngine(HttpEngine):
     async def _fill_gap(
         self, body: JsonObject, produced: list[int], missing: int, text: str, tokens: list[int], wanted: int | None
     ) -> list[PositionLogprobs]:
-        """The tokens that the server did not send, with their log-probabilities where those are wanted."""
+        """The tokens that the server did not send, with their log-probabilities if the request wants them."""
         pieces = await self._broken_pieces(body["prompt"][:1])
         ways = pieces.fill(text, tokens[0], missing) if tokens and is_whole_text(text) else []
         known = ways[0] if len(ways) == 1 or (ways and wanted is None) else None
@@ -125,14 +125,14 @@ class LlamaCppEngine(HttpEngine):
         return [CandidateLogprob(c["id"], c["logprob"], rank) for rank, c in enumerate(candidates, 1)]
 
     async def _candidates(self, context: list[int], count: int) -> list[dict[str, Any]]:
-        # The log-probabilities are those before sampling; the grammar makes sure that the token itself gets an entry.
+        # The log-probabilities are from before sampling; the grammar makes sure that the token itself gets an entry.
         body = {"prompt": context, "n_predict": 1, "n_probs": count, "grammar": 'root ::= "a"', "stream": False}
         async with aclosing(self.exchange(PATH, body, stream=False)) as answers:
             async for answer in answers:
                 entries = answer.get("completion_probabilities")
                 if entries:
                     return list(entries[0]["top_logprobs"])
-        raise EngineFailed("the engine gives no log-probabilities")
+        raise EngineFailed("the engine sent no log-probabilities, which are needed to find a token that it left out")
 
 
 def _finish(event: JsonObject, tokens: list[int], cut: int | None) -> tuple[str | None, int | str | None]:
@@ -162,7 +162,7 @@ def _ordered(sampled: CandidateLogprob, ranked: list[CandidateLogprob]) -> Posit
 
 
 async def _merge(parts: list[AsyncGenerator[TokenChunk, None]]) -> AsyncGenerator[TokenChunk, None]:
-    """Chunks of all parts as they come; the first error, or being closed, ends all of them."""
+    """Yields the chunks of all parts as they arrive; the first error ends all parts, and so does closing."""
     queue: asyncio.Queue[TokenChunk | asyncio.Task[None]] = asyncio.Queue()
 
     async def drain(part: AsyncGenerator[TokenChunk, None]) -> None:

@@ -1,14 +1,14 @@
-"""The tokens that `llama-server` keeps to itself.
+"""Finds the tokens that `llama-server` does not send.
 
-A server sends no event for a token whose text ends inside a UTF-8 character; the event that completes the character
-carries the last token alone, and only `tokens_predicted` tells that there were more:
+A server sends no event for a token whose text ends inside a UTF-8 character. The event that completes the character
+has only the last token, and only `tokens_predicted` shows that there were more:
 
     {"content": "a", "tokens": [81], "tokens_predicted": 1}
     {"content": "\U0001f600", "tokens": [218], "tokens_predicted": 4}         two ids are missing
 
-Such a token is always one that is no valid UTF-8 by itself, and there are few of those (313 of 49,152 for SmolLM2).
-The missing ids are the sequence of them, of the missing length, whose bytes are missing from the text. Where that is
-not one sequence (a broken character, or an output cut inside one) the likeliest is taken, by asking the model.
+A missing token is never valid UTF-8 by itself, and few tokens are like that (313 of 49,152 for SmolLM2). The missing
+ids are the sequence of such tokens that has the missing length and spells the missing bytes. If there is not exactly
+one (a broken character, or an output cut inside one), the engine asks the model which is the likeliest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BrokenPieces:
-    """A vocabulary's tokens that are no valid UTF-8 by themselves, both ways."""
+    """A vocabulary's tokens that are not valid UTF-8 by themselves, by id and by bytes."""
 
     bytes_of: Mapping[int, bytes]
     ids_of: Mapping[bytes, tuple[int, ...]]
 
     @classmethod
     def from_candidates(cls, candidates: Sequence[Mapping[str, object]]) -> BrokenPieces:
-        """From `top_logprobs` that list the whole vocabulary: `{"id": 218, "bytes": [128], ...}`."""
+        """Reads `top_logprobs` that list the whole vocabulary: `{"id": 218, "bytes": [128], ...}`."""
         bytes_of: dict[int, bytes] = {}
         ids_of: dict[bytes, tuple[int, ...]] = {}
         for candidate in candidates:
@@ -68,5 +68,5 @@ def _is_broken(piece: bytes) -> bool:
 
 
 def is_whole_text(text: str) -> bool:
-    """Whether the server could show the text's bytes, rather than U+FFFD in their place."""
+    """Whether the server sent all bytes of the text, and no U+FFFD in place of some."""
     return bool(text) and "\ufffd" not in text

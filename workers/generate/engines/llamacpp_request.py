@@ -28,7 +28,7 @@ _MAPPED = frozenset(
     {"n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos"}
     | {"presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "structured_outputs"}
 )
-# These say how ids become text, or how the engine hands them over: neither happens there.
+# These control how ids become text, or how the engine delivers them; the server does neither for us.
 _WITHOUT_EFFECT = frozenset(
     {"detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"}
     | {"output_kind", "stream_interval", "flat_logprobs", "skip_clone", "skip_reading_prefix_cache", "extra_args"}
@@ -40,7 +40,7 @@ def map_request(request: GenerateRequest, index: int = 0) -> JsonObject:
     """The body for choice `index`.
 
     Raises:
-        InvalidRequest: a parameter is wrong, or asks for what llama.cpp cannot do; `param` names it.
+        InvalidRequest: a parameter is wrong, or llama.cpp does not support it; `param` names it.
     """
     params = {name: value for name, value in request.sampling_params.items() if value is not None}
     _refuse_impossible(request, params)
@@ -55,7 +55,7 @@ def map_request(request: GenerateRequest, index: int = 0) -> JsonObject:
         "min_p": 0.0 if greedy else _number(params, "min_p", 0.0),
         "samplers": list(SAMPLERS),
         "return_tokens": True,
-        # A salted prompt must not be found, or be timed, in a cache that others share.
+        # All requests share the cache, and timing would reveal a salted prompt in it.
         "cache_prompt": request.cache_salt is None,
         "stream": True,
         **_penalties(params, len(request.token_ids)),
@@ -78,13 +78,13 @@ def map_request(request: GenerateRequest, index: int = 0) -> JsonObject:
 
 
 def requested_logprobs(request: GenerateRequest) -> int | None:
-    """How many candidates are wanted for each token; None for no log-probabilities."""
+    """How many candidates the request wants for each token; None for no log-probabilities."""
     count = request.sampling_params.get("logprobs")
     if count is None:
         return None
     if not isinstance(count, int) or count < 0:
         raise InvalidRequest(
-            "this engine gives a number of log-probabilities from 0, not all of them", param="logprobs"
+            "logprobs must be 0 or more: this engine cannot send the log-probabilities of all tokens", param="logprobs"
         )
     return count
 
@@ -92,7 +92,7 @@ def requested_logprobs(request: GenerateRequest) -> int | None:
 def _refuse_impossible(request: GenerateRequest, params: Mapping[str, Any]) -> None:
     for name in ("features", "content_parts", "kv_transfer_params", "ec_transfer_params"):
         if getattr(request, name):
-            raise InvalidRequest(f"this model's engine does not support {name}", param=name)
+            raise InvalidRequest(f"this model's engine does not support {name}: leave it out", param=name)
     for name, value in params.items():
         if name in _MAPPED or name in _WITHOUT_EFFECT or (name in _NEUTRAL and value in (_NEUTRAL[name], None)):
             continue
@@ -107,7 +107,7 @@ def _number(params: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def _max_tokens(params: Mapping[str, Any]) -> int:
-    """-1, which is until the context is full, where nothing is said."""
+    """`max_tokens`; if it is not set, -1, which means until the context is full."""
     value = params.get("max_tokens", -1)
     if not isinstance(value, int) or isinstance(value, bool) or (value < 1 and "max_tokens" in params):
         raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
@@ -128,18 +128,23 @@ def _penalties(params: Mapping[str, Any], prompt_length: int) -> JsonObject:
 def _constraint(request: GenerateRequest, outputs: Any) -> JsonObject:
     if not isinstance(outputs, dict):
         raise InvalidRequest("structured_outputs must be an object", param="structured_outputs")
-    asked = {name: value for name, value in outputs.items() if value not in (None, False)}
-    kinds = asked.keys() & (STRUCTURED_OUTPUTS | {"structural_tag"})
+    given = {name: value for name, value in outputs.items() if value not in (None, False)}
+    kinds = given.keys() & (STRUCTURED_OUTPUTS | {"structural_tag"})
     if not kinds:
         return {}
     if len(kinds) > 1:
-        raise InvalidRequest("structured_outputs takes one constraint", param="structured_outputs")
+        raise InvalidRequest(
+            f"structured_outputs takes one constraint; this one has {', '.join(sorted(kinds))}",
+            param="structured_outputs",
+        )
     if request.reasoning_ended is False:
         raise InvalidRequest(
-            "this model's engine cannot constrain an answer that begins with reasoning", param="structured_outputs"
+            "this model's engine cannot constrain an answer that begins with reasoning: turn reasoning off, or leave "
+            "structured_outputs out",
+            param="structured_outputs",
         )
     kind = kinds.pop()
-    value = asked[kind]
+    value = given[kind]
     if kind == "json":
         return {"json_schema": _schema(value)}
     if kind == "json_object":
@@ -160,14 +165,18 @@ def _schema(value: Any) -> JsonObject:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise InvalidRequest(f"not a JSON schema: {error}", param="structured_outputs.json") from error
+            raise InvalidRequest(
+                f"structured_outputs.json is not JSON: {error}", param="structured_outputs.json"
+            ) from error
     if not isinstance(value, dict):
-        raise InvalidRequest("a JSON schema must be an object", param="structured_outputs.json")
+        raise InvalidRequest(
+            "structured_outputs.json must be a JSON schema, which is an object", param="structured_outputs.json"
+        )
     return value
 
 
 def _lark_pattern(pattern: str) -> str:
-    """The pattern between slashes; it matches the whole answer as it is, without anchors."""
+    """The pattern escaped for Lark's slashes, and without anchors: it matches the whole answer anyway."""
     pattern = pattern.removeprefix("^")
     if pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = pattern[:-1]

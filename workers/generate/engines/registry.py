@@ -1,4 +1,4 @@
-"""Engines by the kind that a model's settings name."""
+"""Engines by their kind in a model's settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def create_engine(settings: EngineSettings) -> Engine:
     """The engine that `settings` describe; it connects on first use.
 
     Raises:
-        ValueError: an option that this kind of engine does not know, or no URL where it needs one.
+        ValueError: this kind of engine does not know an option, or needs a URL and has none.
     """
     module, attribute = ENGINES[settings.kind].split(":")
     return cast(Engine, getattr(import_module(module), attribute)(settings))

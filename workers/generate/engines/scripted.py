@@ -1,23 +1,23 @@
-"""The twin: an engine without a model, which replays chosen tokens with chosen chunking, delays and faults.
+"""The scripted twin: an engine without a model that replays given tokens, chunk sizes, delays and faults.
 
-It is configured by settings alone, so that it runs in real worker processes:
+It takes everything from its settings, so it runs in real worker processes:
 
     engine = { kind = "scripted", options = { script = "echo", chunk_tokens = [1, 3], delay_s = 0.01 } }
 
-Token `j` of choice `i` is a pure function of the original prompt, so that a test knows every answer beforehand and
-a continued request goes on exactly where the first one stopped:
+Token `j` of choice `i` is a pure function of the original prompt. A test therefore knows every answer in advance, and a
+continued request resumes exactly where the first one stopped:
 
-* `echo`: the prompt's ids (without `skip_ids`) over and over: `prompt[(i + j) % len(prompt)]`, until `max_tokens`.
+* `echo`: the prompt's ids (without `skip_ids`) repeated: `prompt[(i + j) % len(prompt)]`, until `max_tokens`.
 * `fixed`: `token_ids[j]`, then `eos_token_id` if there is one, and the finish reason `stop`.
 
-The original prompt of a continued request is known from `continue_request`; with the option `prompt_end` (the ids of
-the generation prompt, such as `<|im_start|>assistant\\n`) it ends with their last occurrence, for callers that only
-append tokens.
+`continue_request` records the original prompt. For callers that only append tokens there is the option `prompt_end`
+(the ids of the generation prompt, such as `<|im_start|>assistant\\n`): the original prompt ends with its last
+occurrence.
 
-Faults, `{"kind": ..., "after_tokens": k, "once_file": path}`, strike a choice when it has produced `k` tokens, counted
+A fault, `{"kind": ..., "after_tokens": k, "once_file": path}`, fires when a choice has produced `k` tokens, counted
 from the original prompt: `fail` (502), `refuse` (400), `unavailable` (503), `drop` (the stream ends without a finish
-reason), `hang` (nothing more comes), `kill` (SIGKILL of this process). With `once_file` a fault strikes once over all
-processes: whoever creates the file.
+reason), `hang` (nothing more comes), `kill` (SIGKILL of this process). With `once_file` a fault fires once across all
+processes: in the one that creates the file.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(FaultKind):
-            raise ValueError(f"there is no fault {self.kind!r}; there are {', '.join(get_args(FaultKind))}")
+            raise ValueError(f"there is no fault {self.kind!r}; known are {', '.join(get_args(FaultKind))}")
 
     def claim(self) -> bool:
-        """Whether this fault still strikes."""
+        """Whether the fault fires; with `once_file`, only the first call says so."""
         if self.once_file is None:
             return True
         try:
@@ -72,9 +72,9 @@ class Script:
     skip_ids: tuple[int, ...] = ()
     prompt_end: tuple[int, ...] = ()
     max_tokens: int = 64
-    """For requests that leave it out."""
+    """The default of requests without one."""
     chunk_tokens: tuple[int, ...] = (1,)
-    """Sizes of the chunks, over and over."""
+    """Sizes of the chunks, repeated."""
     first_delay_s: float = 0.0
     delay_s: float = 0.0
     """Before each chunk."""
@@ -82,7 +82,7 @@ class Script:
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Script:
-        """Raises `ValueError` for an option that is not known or makes no sense."""
+        """Reads an engine's options; raises `ValueError` for one that is unknown or invalid."""
         unknown = options.keys() - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"the scripted engine has no option {', '.join(sorted(unknown))}")
@@ -95,9 +95,9 @@ class Script:
         values["faults"] = tuple(Fault(**fault) for fault in values.get("faults", ()))
         script = cls(**values)
         if script.script not in ("echo", "fixed"):
-            raise ValueError(f"there is no script {script.script!r}; there are echo and fixed")
+            raise ValueError(f"there is no script {script.script!r}; known are echo and fixed")
         if not script.chunk_tokens or min(script.chunk_tokens) < 1:
-            raise ValueError("chunk_tokens must be positive")
+            raise ValueError("chunk_tokens must be one or more positive integers")
         return script
 
     def token_at(self, prompt: Sequence[int], choice: int, position: int) -> int | None:
@@ -112,7 +112,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a request comes from: the original prompt, the tokens already produced, the first choice's number."""
+    """What a request continues: the original prompt, the number of tokens produced so far, the first choice's index."""
 
     prompt: tuple[int, ...]
     done: int
@@ -120,7 +120,7 @@ class _Origin:
 
 
 class ScriptedEngine:
-    """Replays a script; `aborted` and `in_flight` let tests see that nothing runs for nobody."""
+    """Replays a script; `aborted` and `in_flight` let tests check that no request runs on without a reader."""
 
     capabilities = Capabilities(stops_on_strings=False, prompt_logprobs=False)
 
@@ -159,7 +159,7 @@ class ScriptedEngine:
                 if fault is not None and fault.claim():
                     if fault.kind == "drop":
                         return
-                    await _strike(fault)
+                    await _inject(fault)
                 chunk = choice.step()
                 yield chunk
                 if chunk.finish_reason is not None:
@@ -186,10 +186,10 @@ class _Choice:
 
     def __init__(self, script: Script, request: GenerateRequest, origin: _Origin, index: int) -> None:
         params = request.sampling_params
-        asked = params.get("max_tokens")
-        if asked is not None and (not isinstance(asked, int) or asked < 1):
+        max_tokens = params.get("max_tokens")
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
-        limit = asked if asked is not None else max(1, script.max_tokens - origin.done)
+        limit = max_tokens if max_tokens is not None else max(1, script.max_tokens - origin.done)
         self.index = index
         self._script = script
         self._prompt = origin.prompt
@@ -205,13 +205,13 @@ class _Choice:
         )
 
     def due_fault(self) -> Fault | None:
-        """The fault that strikes at this position, once."""
+        """The fault that is due at this position; each is returned once."""
         if self._faults and self._faults[0].after_tokens <= self._position:
             return self._faults.pop(0)
         return None
 
     def step(self) -> TokenChunk:
-        """The next chunk, cut where a fault is to strike."""
+        """The next chunk, cut where the next fault is due."""
         size = next(self._sizes)
         tokens: list[int] = []
         reason: str | None = None
@@ -242,19 +242,19 @@ class _Choice:
 
 
 def _made_up(token_id: int, count: int) -> PositionLogprobs:
-    """Log-probabilities of no model: the sampled token has -0.5, the candidates after it -1.5, -2.5, ..."""
+    """Made-up log-probabilities: -0.5 for the sampled token, then -1.5, -2.5, ... for the other candidates."""
     step = -1 if token_id >= count else 1
     candidates = (CandidateLogprob(token_id + step * rank, -0.5 - rank, rank + 1) for rank in range(max(1, count)))
     return PositionLogprobs(CandidateLogprob(token_id, -0.5, 1), tuple(candidates))
 
 
-async def _strike(fault: Fault) -> None:
+async def _inject(fault: Fault) -> None:
     if fault.kind == "fail":
-        raise EngineFailed("the script says so")
+        raise EngineFailed("the script injects the fault fail")
     if fault.kind == "refuse":
-        raise EngineRefused("the script says so")
+        raise EngineRefused("the script injects the fault refuse")
     if fault.kind == "unavailable":
-        raise EngineUnavailable("the script says so", retry_after_s=1)
+        raise EngineUnavailable("the script injects the fault unavailable", retry_after_s=1)
     if fault.kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.Event().wait()

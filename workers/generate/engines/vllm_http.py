@@ -8,7 +8,7 @@
     data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": null}}
     data: [DONE]
 
-A request is aborted by closing its connection.
+Closing a request's connection aborts it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class VllmEngine(HttpEngine):
         return await self.probe("/health")
 
     def body(self, request: GenerateRequest, *, stream: bool) -> JsonObject:
-        """The request as vLLM reads it; fields that are not set are left to the server's defaults."""
+        """The request as vLLM reads it; for fields that are not set, the server's defaults apply."""
         params = dict(request.sampling_params)
         if not self._send_stop:
             for name in ("stop", "include_stop_str_in_output"):
@@ -102,7 +102,7 @@ class VllmEngine(HttpEngine):
                     extra = {}
 
     async def _streamed(self, request: GenerateRequest, choices: int) -> AsyncGenerator[TokenChunk, None]:
-        """Chunks as they come, but the very last one waits for the usage that follows it."""
+        """Yields chunks as they arrive, except that the very last one waits for the usage that follows it."""
         prompt_tokens = len(request.token_ids)
         unfinished = choices
         last: tuple[JsonObject, JsonObject] | None = None
@@ -113,7 +113,7 @@ class VllmEngine(HttpEngine):
                 extra = present(event, EXTRA_OF_ANSWER)
                 for choice in event.get("choices") or ():
                     if last is not None:
-                        raise EngineFailed("the engine went on after the end of every choice")
+                        raise EngineFailed("the engine sent another chunk after the end of every choice")
                     finished = choice.get("finish_reason") is not None
                     unfinished -= finished
                     if finished and unfinished == 0:

@@ -1,4 +1,4 @@
-"""Requests that go on, and chunks that add up."""
+"""Continued requests, and chunks joined into answers."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ def test_every_core_decodes_unless_told_otherwise() -> None:
     assert count_threads(0) == len(os.sched_getaffinity(0))
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "workers.generate.engines.embedded", "--gguf", str(tmp_path / "none.gguf")]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 1
-    assert finished.stderr == f"engine: there is no file {tmp_path / 'none.gguf'}\n"
+    assert finished.stderr == f"engine: there is no model file {tmp_path / 'none.gguf'}: check --gguf\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a process when its parent ends")
 def test_it_ends_with_its_parent_and_quickly() -> None:
     pytest.importorskip("xllamacpp")
     gguf = find_gguf()

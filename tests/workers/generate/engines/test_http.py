@@ -1,4 +1,4 @@
-"""Servers that fail, and what a caller sees of it."""
+"""Servers that fail, and what a caller sees."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_refusal_is_not_tried_elsewhere(start: Start) -> None:
         (events(choices(TOKENS)), "1 of 1 choices unfinished"),
         (events(), "1 of 1 choices unfinished"),
         (events(choices(TOKENS), done=False), "unfinished"),
-        (events(choices(END), choices(TOKENS)), "after the end"),
+        (events(choices(END), choices(TOKENS)), "after the end of every choice"),
         (events(choices({**TOKENS, "index": 1})), "choice 1 of 1"),
         (events(choices(TOKENS), {"error": {"message": "engine died", "code": 500}}), "engine died"),
         (events(choices(TOKENS), [1]), "not an object"),
@@ -158,11 +158,11 @@ async def test_a_server_that_came_back_is_used_again(start: Start) -> None:
 
 
 async def test_the_server_with_the_fewest_requests_is_next(start: Start) -> None:
-    asked = [0, 0]
+    requests = [0, 0]
 
     def slow(number: int) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
-            asked[number] += 1
+            requests[number] += 1
             await asyncio.sleep(0.1)
             return await GOOD(request)
 
@@ -170,7 +170,7 @@ async def test_the_server_with_the_fewest_requests_is_next(start: Start) -> None
 
     engine = create_engine(EngineSettings(kind="vllm", urls=(await start(slow(0)), await start(slow(1)))))
     await asyncio.gather(*(read(engine) for _ in range(20)))
-    assert asked == [10, 10]
+    assert requests == [10, 10]
     await engine.close()
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's and vLLM's parameters in llama.cpp's words."""
+"""OpenAI's and vLLM's parameters as llama.cpp's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_salted_prompt_is_not_cached() -> None:
     assert mapped(fields={"cache_salt": "s"})["cache_prompt"] is False
 
 
-def test_what_says_nothing_is_not_refused() -> None:
+def test_default_values_of_unsupported_parameters_are_accepted() -> None:
     body = mapped(
         detokenize=True, skip_special_tokens=False, min_tokens=0, bad_words=[], logprobs=None, allowed_token_ids=None
     )

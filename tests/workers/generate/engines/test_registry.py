@@ -1,4 +1,4 @@
-"""What the settings tell of an engine is what the engine says of itself."""
+"""The settings agree with the engine on what it can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The twin does what its script says, in another process and after a lost one as well."""
+"""The scripted twin follows its script, also in another process and after a killed one."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def request(prompt: list[int] = PROMPT, **params: Any) -> GenerateRequest:
     return GenerateRequest(token_ids=prompt, sampling_params=params)
 
 
-async def chunks_of(scripted: ScriptedEngine, asked: GenerateRequest) -> list[TokenChunk]:
-    async with aclosing(scripted.generate(asked, stream=True)) as chunks:
+async def chunks_of(scripted: ScriptedEngine, wanted: GenerateRequest) -> list[TokenChunk]:
+    async with aclosing(scripted.generate(wanted, stream=True)) as chunks:
         return [chunk async for chunk in chunks]
 
 
-async def fold(scripted: ScriptedEngine, asked: GenerateRequest) -> list[TokenChunk]:
-    async with aclosing(scripted.generate(asked, stream=True)) as chunks:
+async def fold(scripted: ScriptedEngine, wanted: GenerateRequest) -> list[TokenChunk]:
+    async with aclosing(scripted.generate(wanted, stream=True)) as chunks:
         return await fold_chunks(chunks)
 
 
@@ -45,7 +45,7 @@ async def test_echo_repeats_the_prompt_up_to_max_tokens() -> None:
     assert (answer.finish_reason, answer.prompt_tokens) == ("length", 5)
 
 
-async def test_echo_leaves_out_what_it_shall() -> None:
+async def test_echo_leaves_out_the_ids_to_skip() -> None:
     (answer,) = await fold(engine(skip_ids=[10, 12], max_tokens=4), request())
     assert answer.token_ids == (11, 13, 14, 11)
 
@@ -77,10 +77,10 @@ async def test_delays_are_kept() -> None:
 
 @pytest.mark.parametrize("index", [0, 2])
 async def test_a_continued_choice_is_exactly_the_rest(index: int) -> None:
-    scripted, asked = engine(chunk_tokens=[2, 3]), request(n=3, max_tokens=23)
-    whole = (await fold(scripted, asked))[index].token_ids
+    scripted, wanted = engine(chunk_tokens=[2, 3]), request(n=3, max_tokens=23)
+    whole = (await fold(scripted, wanted))[index].token_ids
     for done in (1, 4, 5, 11, 22):
-        rest = continue_request(asked, whole[:done], index=index)
+        rest = continue_request(wanted, whole[:done], index=index)
         again = continue_request(rest, whole[done : done + 1]) if done < 22 else rest
         assert whole[:done] + (await fold(scripted, rest))[0].token_ids == whole
         if again is not rest:
@@ -105,7 +105,7 @@ async def test_a_marker_finds_the_end_of_the_original_prompt() -> None:
     ],
 )
 @pytest.mark.parametrize("after_tokens", [0, 4])
-async def test_a_fault_strikes_after_its_tokens(
+async def test_a_fault_fires_after_its_tokens(
     kind: str, error: type[TokenyardError], message: str, after_tokens: int
 ) -> None:
     scripted = engine(chunk_tokens=3, faults=[{"kind": kind, "after_tokens": after_tokens}])
@@ -125,8 +125,8 @@ async def test_a_hanging_request_can_be_cancelled() -> None:
     assert (scripted.in_flight, scripted.aborted) == (0, 1)
 
 
-async def test_a_fault_with_a_file_strikes_once(tmp_path: Path) -> None:
-    faults = [{"kind": "fail", "after_tokens": 2, "once_file": str(tmp_path / "struck")}]
+async def test_a_fault_with_a_file_fires_once(tmp_path: Path) -> None:
+    faults = [{"kind": "fail", "after_tokens": 2, "once_file": str(tmp_path / "fired")}]
     with pytest.raises(EngineFailed):
         await fold(engine(faults=faults), request(max_tokens=5))
     assert len((await fold(engine(faults=faults), request(max_tokens=5)))[0].token_ids) == 5
@@ -136,7 +136,7 @@ def test_a_process_is_killed_in_the_middle(tmp_path: Path) -> None:
     program = f"""
 import asyncio
 from tests.workers.generate.engines.test_scripted import chunks_of, engine, request
-faults = [{{"kind": "kill", "after_tokens": 2, "once_file": {str(tmp_path / "struck")!r}}}]
+faults = [{{"kind": "kill", "after_tokens": 2, "once_file": {str(tmp_path / "fired")!r}}}]
 print(len(asyncio.run(chunks_of(engine(faults=faults), request(max_tokens=3)))))
 """
     command = [sys.executable, "-c", program]

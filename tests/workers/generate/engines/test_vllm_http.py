@@ -1,4 +1,4 @@
-"""What is sent to vLLM, and what is read out of its answers."""
+"""What is sent to vLLM, and what is read from its answers."""
 
 from __future__ import annotations
 
