@@ -1,11 +1,11 @@
-"""Answers of the derender routes: an engine's answer, or one event of its stream, made into its client's.
+"""Answers of the derender routes: turns an engine's answer, or one chunk of its stream, into the client's.
 
     answer = derender_request(profile, "openai_chat", body, created=1767225600)
     # {"id": "chatcmpl-1", "object": "chat.completion", ...}, or {"chunk": {...}, "stream_state": {...}}
 
-A stream's state travels with the client and holds all that later events need: where the text, the stop strings, the
-markup and the surface are, and the few facts of the request that the answer's form depends on. It grows with the
-request's tools, never with the output, so that each event costs the same.
+The client carries a stream's state from call to call. It holds all that later chunks need: the state of the
+detokenizer, the stop strings, the parser and the surface, and the few facts of the request that the answer depends on.
+It grows with the request's tools but never with the output, so each chunk costs the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EMPTY: dict[str, JsonObject] = {
     "openai_responses": {"input": ""},
     "anthropic": {"model": "-", "messages": [], "max_tokens": 1},
 }
-"""What is taken for a request that was not sent, where nothing depends on it."""
+"""Placeholders for a request that was not sent, used only if the answer does not depend on it."""
 
 
 def derender_request(profile: ModelProfile, surface: str, body: JsonObject, *, created: int) -> JsonObject:
@@ -66,11 +66,11 @@ def derender_request(profile: ModelProfile, surface: str, body: JsonObject, *, c
 
     Raises:
         InvalidRequest: a field is wrong (`param` names it), or larger than the model allows.
-        InvalidState: the stream state does not add up.
+        InvalidState: the stream state is malformed, or belongs to another route, model or version.
     """
     request = read_wire(REQUESTS[surface], body)
     if request.stream:
-        return _derender_event(profile, surface, request, body, created)
+        return _derender_chunk(profile, surface, request, body, created)
     return _derender_whole(profile, surface, request, body, created)
 
 
@@ -107,7 +107,7 @@ def _derender_whole(
         )
         answer = fold.respond(profile, context, prompt or [], _chunks(raw[place]))
         if not several:
-            _number(answer, response.choices)
+            _restore_indices(answer, response.choices)
         answers.append(answer)
         first_index += len(response.choices)
     return answers[0] if len(answers) == 1 else _joined_answers(answers)
@@ -119,7 +119,7 @@ def _entry(body: JsonObject, name: str, place: int, several: bool) -> Any:
 
 
 def _chunks(response: JsonObject) -> list[TokenChunk]:
-    """Each choice as one chunk, numbered by its place; what belongs to the whole answer goes with the first."""
+    """Each choice as one chunk, numbered by its place; the first also carries what belongs to the whole answer."""
     _, cached = prompt_counts(response, 0)
     extra = present(response, EXTRA_OF_ANSWER)
     chunks = []
@@ -130,14 +130,14 @@ def _chunks(response: JsonObject) -> list[TokenChunk]:
     return chunks
 
 
-def _number(answer: JsonObject, choices: list[TokensChoice]) -> None:
-    """Give choices the numbers that the engine gave them."""
-    for told, choice in zip(answer.get("choices", ()), choices, strict=False):
-        told["index"] = choice.index
+def _restore_indices(answer: JsonObject, choices: list[TokensChoice]) -> None:
+    """Give the choices of the answer the indices that the engine gave them."""
+    for answered, choice in zip(answer.get("choices", ()), choices, strict=False):
+        answered["index"] = choice.index
 
 
 def _joined_answers(answers: list[JsonObject]) -> JsonObject:
-    """One completion of several prompts' completions."""
+    """Join the completions of several prompts into one answer."""
     first = answers[0]
     usage = dict(first["usage"])
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
@@ -156,11 +156,11 @@ def _joined_answers(answers: list[JsonObject]) -> JsonObject:
 # ---- streams ---------------------------------------------------------------------------------------
 
 
-def _derender_event(
+def _derender_chunk(
     profile: ModelProfile, surface: str, request: DerenderRequest, body: JsonObject, created: int
 ) -> JsonObject:
-    event: JsonObject = body["generate_chunk"]
-    choice: JsonObject | None = next(iter(event["choices"]), None)
+    engine_chunk: JsonObject = body["generate_chunk"]
+    choice: JsonObject | None = next(iter(engine_chunk["choices"]), None)
     if request.stream_state is None:
         context, state = _begin(profile, surface, request, body, created)
     else:
@@ -175,27 +175,27 @@ def _derender_event(
         begun = state.choices[0].completion_tokens > 0 or state.choices[0].finished
         if begun and choice["index"] != context.first_index:
             raise InvalidRequest(
-                f"generate_chunk.choices.0.index is {choice['index']}, and the state is that of choice "
+                f"generate_chunk.choices.0.index is {choice['index']}, but stream_state belongs to choice "
                 f"{context.first_index}: keep one stream_state for each choice",
                 param="stream_state",
             )
         if choice["index"] != context.first_index:
             context = replace(context, first_index=choice["index"])
-        _, cached = prompt_counts(event, 0)
-        chunk = chunk_from_choice(choice, index=0, extra=present(event, EXTRA_OF_ANSWER), cached_tokens=cached)
-        _check_event(profile, context, state, request)
+        _, cached = prompt_counts(engine_chunk, 0)
+        chunk = chunk_from_choice(choice, index=0, extra=present(engine_chunk, EXTRA_OF_ANSWER), cached_tokens=cached)
+        _check_chunk(profile, context, state, request)
         try:
             state, chunks, _ = fold.step(profile, context, state, chunk)
         except TokenyardError:
             raise
         except Exception as error:
-            # The state came from outside, and may be such as no stream ever leads to.
+            # The state comes from the client, and may be one that no stream produces.
             log.info("stream_state_refused", exc_info=error)
             raise InvalidState(param="stream_state") from error
         if state.done and surface in SINGLE and not was_done:
             surface_state, last = load_surface(surface).finish(context, state.surface)
             state, chunks = replace(state, surface=surface_state), [*chunks, *last]
-    answer = EVENTS[surface](_Told(context, state, chunks, event, told=choice is not None))
+    answer = ANSWERS[surface](_Derendered(context, state, chunks, engine_chunk, has_choice=choice is not None))
     if request.stream_state is None:
         context = replace(context, parse=_carried(context.parse), prompt_token_ids=None, prompt_text=None)
     answer["stream_state"] = {**fold.dump(context, state), "context": context_to_json(context)}
@@ -206,23 +206,23 @@ def _begin(
     profile: ModelProfile, surface: str, request: DerenderRequest, body: JsonObject, created: int
 ) -> tuple[DerenderContext, fold.DerenderState]:
     assert request.generate_chunk is not None
-    event = request.generate_chunk
+    engine_chunk = request.generate_chunk
     prompt: list[int] | None = body.get("prompt_token_ids")
     _check_length(profile, prompt, "prompt_token_ids")
     if prompt is None and surface in PARSED and _has_parser(profile):
         raise InvalidRequest(
             "prompt_token_ids is required with the first chunk of a model that has a tool or reasoning parser: the "
-            "prompt says whether reasoning is open",
+            "prompt shows whether reasoning is open",
             param="prompt_token_ids",
         )
     if prompt is None:
-        prompt = event.prompt_token_ids
-    context = _describe(profile, surface, request, event.request_id, prompt or [], created)
+        prompt = engine_chunk.prompt_token_ids
+    context = _describe(profile, surface, request, engine_chunk.request_id, prompt or [], created)
     counted = body.get("prompt_tokens")
     context = replace(
         context,
         n=1,
-        # Usage comes where the engine's events have it.
+        # The answer has usage only if the engine's chunk has it.
         include_usage=False,
         continuous_usage=False,
         prompt_tokens=len(prompt or ()) if counted is None else counted,
@@ -233,61 +233,61 @@ def _begin(
 def _resume(profile: ModelProfile, surface: str, data: JsonObject) -> tuple[DerenderContext, fold.DerenderState]:
     context = read_context(data.get("context"))
     if context.surface != surface or context.n != 1 or not context.stream:
-        raise InvalidState("The stream state belongs to another route.")
+        raise InvalidState("The stream state belongs to another route: send it to the route that returned it.")
     if context.parsed and not _has_parser(profile):
-        raise InvalidState("The stream state belongs to another model, or to other settings of it.")
+        raise InvalidState(fold.OTHER_MODEL)
     return context, fold.load(profile, context, data)
 
 
 def _carried(parse: JsonObject) -> JsonObject:
-    """What later events need of the request's parse context: its tools are in the parser's state."""
+    """The part of the parse context that later chunks need; the parser's state has the tools."""
     return {name: parse[name] for name in ("tool_choice", "include_reasoning") if name in parse}
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What one event of an engine's stream led to: the client's chunks, if it was about a choice (`told`)."""
+class _Derendered:
+    """The client chunks that one chunk of an engine's stream led to, and whether that chunk had a choice."""
 
     context: DerenderContext
     state: fold.DerenderState
     chunks: list[JsonObject]
-    event: JsonObject
-    told: bool
+    engine_chunk: JsonObject
+    has_choice: bool
 
 
-def _chat_event(said: _Told) -> JsonObject:
+def _chat_chunk(result: _Derendered) -> JsonObject:
     delta: JsonObject = {"role": None, "content": None, "reasoning": None}
-    told: JsonObject = {}
+    fields: JsonObject = {}
     shared: JsonObject = {}
-    for chunk in said.chunks:
+    for chunk in result.chunks:
         shared |= {name: value for name, value in chunk.items() if value is not None}
         for part in chunk["choices"]:
-            told |= {name: value for name, value in part.items() if value is not None}
+            fields |= {name: value for name, value in part.items() if value is not None}
             more = part["delta"]
             content = (delta["content"] or "") + more["content"] if more.get("content") else delta["content"]
             delta |= more | {"content": content}
-    choice = {**CHAT_CHOICE, "index": said.context.first_index, **told, "delta": delta}
-    return _one_chunk("chat.completion.chunk", said, shared, [choice] if said.told else [])
+    choice = {**CHAT_CHOICE, "index": result.context.first_index, **fields, "delta": delta}
+    return _one_chunk("chat.completion.chunk", result, shared, [choice] if result.has_choice else [])
 
 
-def _completion_event(said: _Told) -> JsonObject:
-    shared = said.chunks[0] if said.chunks else {}
-    told = shared["choices"][0] if said.chunks else {}
-    choice = {**TEXT_CHOICE, "index": said.context.first_index, **told}
-    return _one_chunk("text_completion", said, shared, [choice] if said.told else [])
+def _completion_chunk(result: _Derendered) -> JsonObject:
+    shared = result.chunks[0] if result.chunks else {}
+    fields = shared["choices"][0] if result.chunks else {}
+    choice = {**TEXT_CHOICE, "index": result.context.first_index, **fields}
+    return _one_chunk("text_completion", result, shared, [choice] if result.has_choice else [])
 
 
-def _one_chunk(kind: str, said: _Told, shared: JsonObject, choices: list[JsonObject]) -> JsonObject:
-    context = said.context
+def _one_chunk(kind: str, result: _Derendered, shared: JsonObject, choices: list[JsonObject]) -> JsonObject:
+    context = result.context
     chunk = {
         "id": context.response_id,
         "object": kind,
         "created": context.created,
         "model": context.model,
         "choices": choices,
-        "usage": _usage(context, said.state, said.event),
+        "usage": _usage(context, result.state, result.engine_chunk),
         "system_fingerprint": shared.get("system_fingerprint"),
-        "metrics": said.event.get("metrics"),
+        "metrics": result.engine_chunk.get("metrics"),
         "kv_transfer_params": shared.get("kv_transfer_params"),
     }
     if kind == "chat.completion.chunk":
@@ -313,22 +313,22 @@ TEXT_CHOICE: JsonObject = {
 }
 
 
-def _own_events(said: _Told) -> JsonObject:
-    """The client protocol's own events, of which one call may have several."""
-    return {"chunks": said.chunks}
+def _several_chunks(result: _Derendered) -> JsonObject:
+    """The client chunks of a protocol that may have several for one chunk of the engine."""
+    return {"chunks": result.chunks}
 
 
-EVENTS: dict[str, Callable[[_Told], JsonObject]] = {
-    "openai_chat": _chat_event,
-    "openai_completions": _completion_event,
-    "openai_responses": _own_events,
-    "anthropic": _own_events,
+ANSWERS: dict[str, Callable[[_Derendered], JsonObject]] = {
+    "openai_chat": _chat_chunk,
+    "openai_completions": _completion_chunk,
+    "openai_responses": _several_chunks,
+    "anthropic": _several_chunks,
 }
 
 
-def _usage(context: DerenderContext, state: fold.DerenderState, event: JsonObject) -> JsonObject | None:
-    """The usage of an engine's event, with the prompt's tokens as the client counted them."""
-    given = event.get("usage")
+def _usage(context: DerenderContext, state: fold.DerenderState, engine_chunk: JsonObject) -> JsonObject | None:
+    """The usage in an engine's chunk, with the prompt tokens as the client counted them."""
+    given = engine_chunk.get("usage")
     if given is None:
         return None
     prompt_tokens = context.prompt_tokens or given.get("prompt_tokens") or 0
@@ -343,17 +343,17 @@ def _usage(context: DerenderContext, state: fold.DerenderState, event: JsonObjec
     }
 
 
-# ---- generations that are stored ---------------------------------------------------------------------
+# ---- stored generations ------------------------------------------------------------------------------
 
 
-def other_reader(profile: ModelProfile, own: ModelProfile, body: JsonObject) -> ModelProfile:
-    """The profile that reads what `own` generated: `profile`, or it with the parsers that the body names.
+def select_profile(profile: ModelProfile, own: ModelProfile, body: JsonObject) -> ModelProfile:
+    """The profile to derender what `own` generated: `profile`, with the parsers that the body names, if any.
 
-    Raises InvalidRequest for a parser that nobody registered, and for a model with another tokenizer.
+    Raises InvalidRequest for an unknown parser, and for a model with another tokenizer.
     """
     if profile.tokenizer.fingerprint != own.tokenizer.fingerprint:
         raise InvalidRequest(
-            f"The model {profile.name!r} has another tokenizer than {own.name!r}, which generated the tokens",
+            f"The model {profile.name!r} cannot read the tokens of {own.name!r}: their tokenizers differ.",
             param="model",
         )
     named: JsonObject = {name: body[name] for name in ("tool_parser", "reasoning_parser") if name in body}
@@ -367,19 +367,19 @@ def other_reader(profile: ModelProfile, own: ModelProfile, body: JsonObject) -> 
     return replace(profile, settings=settings, parser=parsing.bind(table, profile.tokenizer.added_tokens))
 
 
-def read_otherwise(context: DerenderContext, reader: ModelProfile) -> DerenderContext:
-    """The context of a whole answer that another profile reads."""
+def change_profile(context: DerenderContext, profile: ModelProfile) -> DerenderContext:
+    """The context for derendering a whole answer with another profile."""
     return replace(
         context,
         stream=False,
-        tool_parser=reader.settings.tool_parser is not None,
-        reasoning_parser=reader.settings.reasoning_parser is not None,
-        call_ids=reader.parser.format.call_ids,
-        system_fingerprint=f"tokenyard-{reader.fingerprint[:8]}",
+        tool_parser=profile.settings.tool_parser is not None,
+        reasoning_parser=profile.settings.reasoning_parser is not None,
+        call_ids=profile.parser.format.call_ids,
+        system_fingerprint=f"tokenyard-{profile.fingerprint[:8]}",
     )
 
 
-# ---- what both share ---------------------------------------------------------------------------------
+# ---- shared ------------------------------------------------------------------------------------------
 
 
 def _has_parser(profile: ModelProfile) -> bool:
@@ -389,21 +389,22 @@ def _has_parser(profile: ModelProfile) -> bool:
 def _describe(
     profile: ModelProfile, surface: str, request: DerenderRequest, request_id: str, prompt: list[int], created: int
 ) -> DerenderContext:
-    """What the answer depends on; its id is that of the request that was generated for."""
-    asked = request.asked
-    if asked is None and surface in PARSED and _has_parser(profile):
+    """The derender context of the answer, whose id is that of the generate request."""
+    client_request = request.asked
+    if client_request is None and surface in PARSED and _has_parser(profile):
         raise InvalidRequest(
             f"{request.request_field} is required for a model that has a tool or reasoning parser: without it, markup "
-            "would be taken for text",
+            "would be read as text",
             param=request.request_field,
         )
-    # What the client itself is told at once or as a stream does not matter here: the derender request says it.
-    asked = {**(EMPTY[surface] if asked is None else asked), "stream": request.stream, "stream_options": None}
+    # The derender request, and not the client's request in it, says whether the answer is streamed.
+    overrides = {"stream": request.stream, "stream_options": None}
+    client_request = {**(EMPTY[surface] if client_request is None else client_request), **overrides}
     try:
         described = fold.describe(
             profile,
             surface,
-            load_surface(surface).read(asked),
+            load_surface(surface).read(client_request),
             response_id=request_id.removeprefix(REQUEST_PREFIX),
             created=created,
             prompt_token_ids=prompt,
@@ -412,14 +413,15 @@ def _describe(
     except InvalidRequest as error:
         error.param = f"{request.request_field}.{error.param}" if error.param else request.request_field
         raise
-    # A request that says nothing of log-probabilities does not cut those that are there.
+    # If the request does not limit log-probabilities, the answer has all that the engine sent.
     return described if described.logprobs is not None else replace(described, logprobs=-1)
 
 
 def _check_length(profile: ModelProfile, values: Any, name: str) -> None:
     if values is not None and len(values) > profile.max_model_len:
         raise InvalidRequest(
-            f"{name} has {len(values)} entries, and the model's context {profile.max_model_len} tokens", param=name
+            f"{name} has {len(values)} entries, more than the model's context of {profile.max_model_len} tokens",
+            param=name,
         )
 
 
@@ -427,11 +429,13 @@ def _check_candidates(profile: ModelProfile, choice: TokensChoice, name: str) ->
     most = profile.settings.max_logprobs
     content = (choice.logprobs or {}).get("content") or ()
     if most >= 0 and any(len(entry.get("top_logprobs") or ()) > most + 1 for entry in content):
-        raise InvalidRequest(f"{name} has more than {most} candidates for a position", param=name)
+        raise InvalidRequest(
+            f"{name} has more than {most} candidates for a position, the limit max_logprobs of this model", param=name
+        )
 
 
 def _check_size(profile: ModelProfile, response: TokensResponse, name: str) -> None:
-    """Refuses, before anything is decoded, what no answer of this model can be."""
+    """Refuses an answer larger than any of this model, before anything is decoded."""
     for place, choice in enumerate(response.choices):
         at = f"{name}.choices.{place}"
         _check_length(profile, choice.token_ids, f"{at}.token_ids")
@@ -442,7 +446,7 @@ def _check_size(profile: ModelProfile, response: TokensResponse, name: str) -> N
     _check_length(profile, response.prompt_token_ids, f"{name}.prompt_token_ids")
 
 
-def _check_event(
+def _check_chunk(
     profile: ModelProfile, context: DerenderContext, state: fold.DerenderState, request: DerenderRequest
 ) -> None:
     assert request.generate_chunk is not None
@@ -450,8 +454,8 @@ def _check_event(
     before, more = context.prompt_tokens + state.choices[0].completion_tokens, len(choice.token_ids or ())
     if before + more > profile.max_model_len:
         raise InvalidRequest(
-            f"{before} tokens of prompt and output and {more} more exceed the model's context of "
-            f"{profile.max_model_len}",
+            f"generate_chunk adds {more} tokens to {before} of prompt and output, which exceeds the model's context of "
+            f"{profile.max_model_len} tokens",
             param="generate_chunk",
         )
     _check_candidates(profile, choice, "generate_chunk.choices.0.logprobs")

@@ -1,4 +1,4 @@
-"""What a job's answer depends on beside its tokens, for whoever derenders it."""
+"""The derender context of a job: what its answer depends on besides its tokens."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from workers.surfaces.vllm_generate import GENERATE
 
 
 def read_context(profile: ModelProfile, job: Job, payloads: Mapping[str, bytes]) -> DerenderContext:
-    """Settled when the prompt was rendered, or made of the client's own request where it came with a prompt.
+    """The context that the render stage stored; without a render stage, one made from the client's request.
 
-    Raises InvalidRequest where the model cannot read what the client wants to be read.
+    Raises InvalidRequest if the request needs a parser that the model does not have.
     """
     data = json.loads(payloads["context"])
     if RENDER in job.stages:

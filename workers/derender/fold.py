@@ -1,4 +1,4 @@
-"""Token chunks to a client's answer: a pure fold, whose state survives JSON at every step.
+"""Token chunks to a client's answer: a pure fold, whose state can be saved as JSON after any step.
 
     context = describe(profile, "openai_chat", request, response_id=..., created=..., prompt_token_ids=prompt)
     state = start(profile, context, prompt)
@@ -6,9 +6,9 @@
         state, chunks, stopped = step(profile, context, state, chunk)     # client chunks, ready to be sent
     state, chunks, _ = finish(profile, context, state)
 
-A one-shot answer is the same chunks folded (`respond`). Detokenize, stop strings, parsing and the surface each keep a
-bounded state, so a step costs the same whatever came before, and the state may travel: saved between any two steps
-and loaded elsewhere, it gives the same answer.
+A whole answer is the same chunks folded (`respond`). The detokenizer, the stop strings, the parser and the surface each
+keep a bounded state, so a step costs the same whatever came before it. A state that is saved between any two steps and
+loaded elsewhere gives the same answer.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from workers.text.logprobs import CONTEXT_TOKENS, describe_token
 from workers.text.pieces import Piece
 
 BLOCK_TOKENS = 64
-"""Tokens that are read at once where it does not matter which of them did what."""
+"""Tokens that are read together if it does not matter which of them did what."""
 PLAIN = parsing.bind(parsing.load_format(None, None), {})
 LOWEST_LOGPROB = -9999.0
-"""What stands for minus infinity, which JSON cannot write."""
+"""Replaces minus infinity, which JSON does not have."""
+OTHER_MODEL = "The derender state belongs to another model or to other settings: start the stream again without it."
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceState:
-    """How far one choice has been read."""
+    """How far one choice has been derendered."""
 
     text: detokenizer.DetokenizerState
     stop: stops.StopState
@@ -48,17 +49,17 @@ class ChoiceState:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     undecided_tokens: int = 0
-    """Tokens in a row that gave nothing yet; reasoning if reasoning comes of them."""
+    """The latest tokens that have led to no event yet; they count as reasoning if they lead to reasoning."""
     held: int | None = None
-    """A token that ends the text if nothing follows it."""
+    """A stop token, which is text only if another token follows it."""
     recent: tuple[int, ...] = ()
-    """The last tokens, for log-probabilities of characters that several tokens share."""
+    """The latest tokens, for the log-probabilities of characters that span several tokens."""
     finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DerenderState:
-    """How far a request's answer has been read; `dump` and `load` are its JSON."""
+    """How far a request's answer has been derendered; `dump` and `load` convert it to and from JSON."""
 
     fingerprint: str
     choices: tuple[ChoiceState, ...]
@@ -71,9 +72,9 @@ class DerenderState:
 
 
 class Step(NamedTuple):
-    """The state after a chunk, the client's next chunks, and whether the engine goes on with a choice that is over.
+    """The state after a token chunk, and the client's next chunks.
 
-    `stopped`: a stop string ended the choice here, and its request at the engine is to be aborted.
+    `stopped`: a stop string ended the choice here but not at the engine, whose request must be aborted.
     """
 
     state: DerenderState
@@ -94,11 +95,11 @@ def describe(
     prompt_text: str | None = None,
     sampling: JsonObject | None = None,
 ) -> DerenderContext:
-    """What the answer to a request depends on beside its tokens; `request` is what the surface's `read` gave.
+    """The derender context of a request; `request` is what the surface's `read` returned.
 
-    `model` is the name that the answer gives, the profile's own if None. `template_arguments` are the request's with
-    the model's defaults laid under them; that is done here if None. `sampling` are the engine's sampling parameters,
-    for answers that tell them. Raises InvalidRequest for tools that the model's settings do not provide for.
+    `model` is the model's name in the answer; None means the profile's. `template_arguments` are the request's combined
+    with the model's defaults; None combines them here. `sampling` are the engine's sampling parameters, for answers
+    that report them. Raises InvalidRequest if tools may be called and the model has no tool parser.
     """
     protocol = load_surface(surface)
     if template_arguments is None:
@@ -112,7 +113,7 @@ def describe(
         reasoning_parser=profile.settings.reasoning_parser is not None,
         tool_arguments=profile.settings.tool_arguments,
         call_ids=profile.parser.format.call_ids,
-        # Documents are for the prompt alone, and may be long.
+        # Only the prompt needs the documents, which may be long.
         template_arguments={name: value for name, value in template_arguments.items() if name != "documents"},
         skip_special_tokens=bool(profile.generation_defaults.get("skip_special_tokens", True)),
         stop_token_ids=tuple(profile.generation_defaults.get("stop_token_ids") or ()),
@@ -123,15 +124,16 @@ def describe(
     context = protocol.describe(request, facts)
     if context.parse.get("tool_choice") not in (None, "none") and not context.tool_parser:
         raise InvalidRequest(
-            f"The model {facts.model!r} calls no tools: its settings name no tool parser.", param="tool_choice"
+            f"The model {facts.model!r} cannot call tools: send tool_choice 'none', or give it a tool_parser.",
+            param="tool_choice",
         )
     return context
 
 
 def start(profile: ModelProfile, context: DerenderContext, prompt_token_ids: Sequence[int]) -> DerenderState:
-    """The state before the first token. The prompt is read here and never again."""
+    """The state before the first token. Later steps do not need the prompt."""
     choice = ChoiceState(
-        # Markup is made of special tokens as well: the parser sees all of them and hides what is to be hidden.
+        # Special tokens may be markup, so the parser gets all of them, and hides those that the client must not see.
         text=detokenizer.start(
             profile.tokenizer,
             prompt_token_ids,
@@ -145,18 +147,18 @@ def start(profile: ModelProfile, context: DerenderContext, prompt_token_ids: Seq
 
 
 def step(profile: ModelProfile, context: DerenderContext, state: DerenderState, chunk: TokenChunk) -> Step:
-    """Read the next tokens of one choice; chunks of a choice that has finished change nothing but the usage.
+    """Derender the next tokens of one choice; chunks of a choice that has finished change only the usage.
 
-    Raises EngineFailed if the engine says that it failed, or names a choice that nobody asked for.
+    Raises EngineFailed if the engine reports an error, or sends a choice that was not requested.
     """
     if not 0 <= chunk.index < len(state.choices):
-        raise EngineFailed(f"The engine answered choice {chunk.index}, which was not asked for.")
+        raise EngineFailed(f"The engine sent choice {chunk.index} of {len(state.choices)}, counted from 0.")
     before = state.choices[chunk.index]
     if before.finished:
-        state, chunks = _tell(context, state, before, ChoiceDelta(chunk.index, cached_tokens=_cached(context, chunk)))
+        state, chunks = _emit(context, state, before, ChoiceDelta(chunk.index, cached_tokens=_cached(context, chunk)))
         return Step(state, chunks)
     if chunk.finish_reason == "error":
-        raise EngineFailed("The engine failed while it generated.")
+        raise EngineFailed(f"The engine ended choice {chunk.index} with an error.")
     choice, events, kept, matched = _read(profile, context, before, chunk)
     positions = _positions(profile, before.recent, chunk, kept) if context.logprobs is not None else ()
     if positions:
@@ -177,17 +179,17 @@ def step(profile: ModelProfile, context: DerenderContext, state: DerenderState, 
         cached_tokens=_cached(context, chunk),
         extra=chunk.extra,
     )
-    state, chunks = _tell(context, state, choice, delta)
+    state, chunks = _emit(context, state, choice, delta)
     return Step(state, chunks, stopped=matched is not None and chunk.finish_reason is None)
 
 
 def finish(profile: ModelProfile, context: DerenderContext, state: DerenderState, reason: str = "abort") -> Step:
-    """The engine's stream is over: choices that it left open end with `reason`, then comes what the surface adds."""
+    """End the stream: choices that are still open end with `reason`, then the surface adds its last chunks."""
     chunks: list[JsonObject] = []
     for index, choice in enumerate(state.choices):
         if not choice.finished:
             closed, events = _close(_parser(profile, context), choice, reason, None)
-            state, more = _tell(context, state, closed, ChoiceDelta(index, tuple(events)))
+            state, more = _emit(context, state, closed, ChoiceDelta(index, tuple(events)))
             chunks += more
     surface, last = load_surface(context.surface).finish(context, state.surface)
     return Step(replace(state, surface=surface), chunks + last)
@@ -196,23 +198,23 @@ def finish(profile: ModelProfile, context: DerenderContext, state: DerenderState
 def respond(
     profile: ModelProfile, context: DerenderContext, prompt_token_ids: Sequence[int], chunks: Iterable[TokenChunk]
 ) -> JsonObject:
-    """The whole answer at once: `start`, `step` and `finish`, folded. Its calls are whole, or left out."""
+    """The whole answer: `start`, `step` and `finish`, folded. Incomplete calls are left out."""
     context = replace(context, stream=False, tool_arguments="complete")
 
-    def told() -> Iterator[JsonObject]:
+    def client_chunks() -> Iterator[JsonObject]:
         state = start(profile, context, prompt_token_ids)
         for chunk in chunks:
             state, more, _ = step(profile, context, state, chunk)
             yield from more
         yield from finish(profile, context, state).chunks
 
-    return load_surface(context.surface).fold(context, told())
+    return load_surface(context.surface).fold(context, client_chunks())
 
 
-def _tell(
+def _emit(
     context: DerenderContext, state: DerenderState, choice: ChoiceState, delta: ChoiceDelta
 ) -> tuple[DerenderState, list[JsonObject]]:
-    """The state with the choice in it, and what the client hears of the delta."""
+    """The state with the choice in it, and the client chunks for the delta."""
     delta = replace(delta, completion_tokens=choice.completion_tokens, reasoning_tokens=choice.reasoning_tokens)
     surface, chunks = load_surface(context.surface).step(context, state.surface, delta)
     choices = (*state.choices[: delta.index], choice, *state.choices[delta.index + 1 :])
@@ -222,11 +224,11 @@ def _tell(
 def _read(
     profile: ModelProfile, context: DerenderContext, choice: ChoiceState, chunk: TokenChunk
 ) -> tuple[ChoiceState, list[Event], int, str | None]:
-    """The choice after the chunk's tokens, what they meant, how many of them count, and the stop string they end in."""
+    """The choice after the chunk's tokens, their events, how many of them count, and the stop string they end in."""
     arrived = len(chunk.token_ids)
     token_ids = chunk.token_ids if choice.held is None else (choice.held, *chunk.token_ids)
     total = len(token_ids)
-    held, token_ids = _part_with_end(profile, context, chunk, token_ids)
+    held, token_ids = _split_stop_token(profile, context, chunk, token_ids)
     choice = replace(choice, held=held, completion_tokens=choice.completion_tokens + arrived)
     events: list[Event] = []
     for at, group, fed in _feed_all(profile, context, choice, token_ids):
@@ -240,7 +242,7 @@ def _read(
 
 
 class _Fed(NamedTuple):
-    """What a group of tokens led to."""
+    """The result of feeding a group of tokens."""
 
     choice: ChoiceState
     events: list[ParseEvent]
@@ -252,10 +254,13 @@ class _Fed(NamedTuple):
 def _feed_all(
     profile: ModelProfile, context: DerenderContext, choice: ChoiceState, token_ids: tuple[int, ...]
 ) -> Iterator[tuple[int, tuple[int, ...], _Fed]]:
-    """Feeds blocks, and single tokens where only they tell; each with its place. Nothing follows a stop string."""
+    """Feeds blocks of tokens, or single tokens if a block is not clear; ends at a stop string.
+
+    Yields the place of the first token, the tokens, and the result.
+    """
     for begin in range(0, len(token_ids), BLOCK_TOKENS):
         block = token_ids[begin : begin + BLOCK_TOKENS]
-        # Stop strings are armed by counting tokens.
+        # Until `min_tokens` have been counted, it matters in which token a stop string ends.
         fed = None if choice.stop.unarmed_tokens else _feed(profile, context, choice, block)
         if fed is not None and fed.clear:
             choice = fed.choice
@@ -291,12 +296,12 @@ def _is_mixed(before: ChoiceState, after: ChoiceState, pieces: Sequence[Piece], 
     return before.parse.held + "".join(map(str, pieces)) != "".join(reasoned)
 
 
-def _part_with_end(
+def _split_stop_token(
     profile: ModelProfile, context: DerenderContext, chunk: TokenChunk, token_ids: tuple[int, ...]
 ) -> tuple[int | None, tuple[int, ...]]:
-    """The token that ended the text, or may have, is no text: (held, the others).
+    """Take the stop token off the end, because it is not text: (the token if it must be held, the others).
 
-    It may come before the chunk that says that the choice has finished, so it waits for what follows.
+    It may come before the chunk that ends the choice. Until then it is held: it is text if another token follows.
     """
     if not token_ids or context.include_stop:
         return None, token_ids
@@ -314,7 +319,7 @@ def _may_end(profile: ModelProfile, context: DerenderContext, token_id: int) -> 
 
 
 def _stop_reason(profile: ModelProfile, context: DerenderContext, chunk: TokenChunk) -> int | str | None:
-    """What the engine says, or the token that ended the text where it is not the model's usual one."""
+    """The engine's stop reason; if it gives none, the stop token unless it is the model's usual one."""
     if chunk.stop_reason is not None or chunk.finish_reason != "stop" or not chunk.token_ids:
         return chunk.stop_reason
     last = chunk.token_ids[-1]
@@ -323,16 +328,16 @@ def _stop_reason(profile: ModelProfile, context: DerenderContext, chunk: TokenCh
 
 
 def _parser(profile: ModelProfile, context: DerenderContext) -> parsing.Parser:
-    """What reads the output's markup; text that has none is left alone."""
+    """The model's parser, or one that leaves the text alone if the answer is not parsed."""
     return profile.parser if context.parsed else PLAIN
 
 
 def _parse(
     parser: parsing.Parser, choice: ChoiceState, pieces: Sequence[Piece], token_count: int
 ) -> tuple[ChoiceState, list[ParseEvent]]:
-    """The choice after these pieces of so many tokens, and what they meant."""
+    """The choice after these pieces, and their events; the pieces come from `token_count` tokens."""
     parse, events = parsing.step(parser, choice.parse, pieces) if pieces else (choice.parse, [])
-    # A marker is no reasoning: tokens that led into or out of it, or that it swallowed, do not count.
+    # Markers are not reasoning: tokens that begin or end it, or that a marker swallows, do not count.
     inside = choice.parse.mode == parse.mode == REASONING and (not pieces or bool(events) or bool(parse.held))
     undecided = choice.undecided_tokens + token_count if inside else 0
     reasoning = choice.reasoning_tokens
@@ -344,15 +349,15 @@ def _parse(
 def _close(
     parser: parsing.Parser, choice: ChoiceState, reason: str, stop_reason: int | str | None
 ) -> tuple[ChoiceState, list[Event]]:
-    """The choice at its end, with what was held back and the finish."""
+    """The choice at its end, and its last events: what was held back, and the finish."""
     stop, pieces = stops.finish(choice.stop)
     choice = replace(choice, text=detokenizer.finish(choice.text), stop=stop, held=None, finished=True)
     choice, events = _parse(parser, choice, pieces, 0)
-    rest, said = parsing.finish(parser, choice.parse, reason)
+    rest, finish_reason = parsing.finish(parser, choice.parse, reason)
     if choice.parse.mode == REASONING:
-        # Whatever was held back, or cut away with a stop string, the model spent it on its reasoning.
+        # Tokens that were held back, or cut off with a stop string, belong to the reasoning.
         choice = replace(choice, reasoning_tokens=choice.reasoning_tokens + choice.undecided_tokens)
-    return choice, [*events, *rest, Finish(said, stop_reason)]
+    return choice, [*events, *rest, Finish(finish_reason, stop_reason)]
 
 
 def _parse_context(context: DerenderContext) -> parsing.ParseContext:
@@ -364,7 +369,7 @@ def _parse_context(context: DerenderContext) -> parsing.ParseContext:
         tools=tuple(given.get("tools") or ()),
         tool_choice="none" if choice is None else choice,
         parallel_tool_calls=given.get("parallel_tool_calls") is not False,
-        # Hidden reasoning is still counted, and left out by the surface.
+        # Hidden reasoning must be counted too; the surface leaves it out.
         include_reasoning=True,
         skip_special_tokens=context.skip_special_tokens,
         template_arguments=given.get("chat_template_kwargs") or {},
@@ -374,7 +379,7 @@ def _parse_context(context: DerenderContext) -> parsing.ParseContext:
 
 
 def _cached(context: DerenderContext, chunk: TokenChunk) -> int | None:
-    """Prompt tokens from the engine's cache; a request that was resumed counts its own output there too."""
+    """Prompt tokens from the engine's cache, without a resumed request's own output, which may be cached too."""
     return None if chunk.cached_tokens is None else min(chunk.cached_tokens, context.prompt_tokens)
 
 
@@ -422,14 +427,14 @@ def dump(context: DerenderContext, state: DerenderState) -> JsonObject:
 
 
 def load(profile: ModelProfile, context: DerenderContext, data: Any) -> DerenderState:
-    """Restores what `dump` gave; raises InvalidState for another version, another model, or what does not add up."""
+    """Restore what `dump` returned; raises InvalidState if it is malformed, or of another version or model."""
     if not isinstance(data, dict) or data.get("v") != STATE_VERSION:
-        raise InvalidState("The stream state is of another version.")
+        raise InvalidState("The derender state is of another version: start the stream again without it.")
     if data.get("fingerprint") != profile.fingerprint:
-        raise InvalidState("The stream state belongs to another model, or to other settings of it.")
+        raise InvalidState(OTHER_MODEL)
     rows: list[Any] = [data.get(name) for name in ("text", "stop", "parse")]
     if any(not isinstance(row, list) or len(row) != context.n for row in rows):
-        raise InvalidState("The stream state does not have the request's choices.")
+        raise InvalidState(f"The derender state is malformed: it must have {context.n} choices.")
     choices = tuple(_load_choice(*row) for row in zip(*rows, strict=True))
     surface = load_surface(context.surface).load(data.get("surface"), context.n)
     return DerenderState(profile.fingerprint, choices, surface)

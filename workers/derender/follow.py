@@ -1,10 +1,11 @@
-"""A derender that follows a job's token channel and writes its client's events, from checkpoint to checkpoint.
+"""Derenders streams: follows a job's token channel and writes its events channel, with checkpoints.
 
-A choice that ends in a stop string ends here; with its last choice the job is over, and its engine's request aborted.
+A choice that ends in a stop string ends here. When the last choice has ended, the job is done and its request at the
+engine is aborted.
 
-All streams of a process share its event loop. Each holds the derender state in memory and saves it, with the offset
-it stands for, in the commit that writes the events made from it: whoever goes on after a crash starts exactly there.
-Chunks arrive through the process's inbox; a gap, or a silence, is filled from the channel.
+All streams of a process share its event loop. Each holds its derender state in memory, and saves it with its offset, as
+a checkpoint, in the commit that writes the client chunks up to there. After a crash, another worker resumes exactly
+there. Token chunks arrive through the process's inbox; after a gap, or a silence, they are read from the channel.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from workers.runtime.process import Runtime
 
 SILENCE_S = 2.0
 MOST_CHUNKS = 256
-"""Chunks folded in one go, so that one stream that catches up does not hold up the others."""
+"""The most chunks folded at once: a stream that catches up must not delay the others."""
 
 
 class _Inbox:
@@ -69,7 +70,7 @@ class Followers:
             inbox.feed(message.first_seq, message.records)
 
     async def follow(self, claim: Claim) -> None:
-        """Derender one stream from its checkpoint to its end."""
+        """Derenders one stream from its checkpoint to its end."""
         job = claim.job
         store = self._runtime.store
         profile = self._catalog.get(job.model)
@@ -80,7 +81,9 @@ class Followers:
             saved = json.loads(claim.payloads["checkpoint"])
             offset, state = saved["offset"], fold.load(profile, context, saved["state"])
         if offset > job.token_chunks:
-            raise InvalidState("the token channel is shorter than its checkpoint")
+            raise InvalidState(
+                f"The token channel of {job.id} has {job.token_chunks} chunks, but its checkpoint is at {offset}."
+            )
         inbox = self._inboxes[job.id] = _Inbox(offset)
         try:
             await self._fill(job.id, inbox)
@@ -90,14 +93,14 @@ class Followers:
                     continue
                 before = inbox.offset
                 records = inbox.take()
-                told: list[JsonObject] = []
+                client_chunks: list[JsonObject] = []
                 for record in records:
-                    moved = fold.step(profile, context, state, chunk_from_json(json.loads(record)))
-                    state = moved.state
-                    told += moved.chunks
+                    step = fold.step(profile, context, state, chunk_from_json(json.loads(record)))
+                    state = step.state
+                    client_chunks += step.chunks
                 if state.done:
-                    told += fold.finish(profile, context, state).chunks
-                events = [event_line("c", compact_json(chunk)) for chunk in told] if job.stream else []
+                    client_chunks += fold.finish(profile, context, state).chunks
+                events = [event_line("c", compact_json(chunk)) for chunk in client_chunks] if job.stream else []
                 if state.done:
                     if job.detached or not job.stream:
                         chunks = await self._all_chunks(job.id)

@@ -1,7 +1,7 @@
-"""The derender stage of a job whose tokens are all there: token chunks to the answer, in one go.
+"""The derender stage of a job whose tokens are all there: token chunks to the whole answer.
 
-Three tasks are one-shot: the last stage of a job that is not followed, a derender route's body, and the tokens of an
-earlier job read again. A followed stream is derendered by `workers.derender.follow`.
+Three tasks work like this: the last stage of a job that is not followed, a derender route's body, and the tokens of an
+earlier job derendered again. A stream that is followed is derendered by `workers.derender.follow`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tasks.protocol.base import JsonObject, compact_json
 from tasks.protocol.tokens import TokenChunk, chunk_from_json, unpack_token_ids
 from tasks.specs import ENDPOINTS, STORED_DERENDER
 from workers.derender import fold
-from workers.derender.answers import derender_request, other_reader, read_otherwise
+from workers.derender.answers import change_profile, derender_request, select_profile
 from workers.derender.context import read_context
 from workers.models.catalog import Catalog, ModelProfile
 from workers.runtime.process import Runtime
 
 
 def derender(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
-    """All of a job's token chunks to its answer."""
+    """Derenders all of a job's token chunks to its answer."""
     profile = catalog.get(claim.job.model)
     context = read_context(profile, claim.job, claim.payloads)
     entries = runtime.loop.wait(runtime.store.read_tokens(claim.job.id, 0))
@@ -30,7 +30,7 @@ def derender(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
 
 
 def derender_alone(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
-    """A derender route's body to its answer."""
+    """Derenders a derender route's body to its answer."""
     job = claim.job
     profile = catalog.get(job.model)
     body = json.loads(claim.payloads["request"])
@@ -40,18 +40,18 @@ def derender_alone(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
 
 
 def _derender_stored(runtime: Runtime, catalog: Catalog, profile: ModelProfile, body: JsonObject) -> JsonObject:
-    """What an earlier job generated, read again."""
+    """Derenders the tokens of an earlier job again."""
     store, wait, source_id = runtime.store, runtime.loop.wait, body["source"]
     source = wait(store.get(source_id))
     stored = {name: wait(store.payload(source_id, name)) for name in ("prompt", "context")}
     payloads = {name: value for name, value in stored.items() if value is not None}
     entries = wait(store.read_tokens(source_id, 0))
     if source is None or len(payloads) < len(stored) or not entries:
-        raise JobNotFound(f"Nothing is kept of what {source_id!r} generated.", param="id")
+        raise JobNotFound(f"There is no job {source_id!r}, or its tokens are no longer stored.", param="id")
     own = catalog.get(source.model)
-    reader = other_reader(profile, own, body)
-    context = read_otherwise(read_context(own, source, payloads), reader)
-    return fold.respond(reader, context, unpack_token_ids(payloads["prompt"]), chunks_of(entries))
+    selected = select_profile(profile, own, body)
+    context = change_profile(read_context(own, source, payloads), selected)
+    return fold.respond(selected, context, unpack_token_ids(payloads["prompt"]), chunks_of(entries))
 
 
 def chunks_of(entries: Sequence[Entry]) -> list[TokenChunk]:

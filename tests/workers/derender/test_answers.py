@@ -1,4 +1,4 @@
-"""Derender routes' bodies become answers; the state that a client carries is bounded, and nothing that it holds breaks us."""
+"""Derender routes' bodies to answers; the state that a client carries is bounded, and a manipulated one is harmless."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def whole(surface: str, *choices: JsonObject, **more: Any) -> JsonObject:
 
 
 def stream(surface: str, ids: list[int], index: int = 0) -> list[JsonObject]:
-    """All answers, one token a call, each from a state that has been through JSON."""
+    """All answers, with one token per call, each from a state that has been through JSON."""
     field, request = BODIES[surface]
     answers: list[JsonObject] = []
     for at, token_id in enumerate(ids):
@@ -91,9 +91,9 @@ def test_a_protocol_of_events_ends_with_its_last_event(surface: str, last: str) 
 
 def test_choices_keep_their_numbers_and_have_calls_of_their_own() -> None:
     choices = [{"index": i, "token_ids": IDS, "finish_reason": "stop"} for i in (2, 0, 1)]
-    told = whole("openai_chat", *choices)["choices"]
-    assert [choice["index"] for choice in told] == [2, 0, 1]
-    assert len({choice["message"]["tool_calls"][0]["id"] for choice in told}) == 3
+    reply = whole("openai_chat", *choices)["choices"]
+    assert [choice["index"] for choice in reply] == [2, 0, 1]
+    assert len({choice["message"]["tool_calls"][0]["id"] for choice in reply}) == 3
     third = stream("openai_chat", IDS, index=2)[-1]["chunk"]["choices"][0]
     assert third["index"] == 2 and third["finish_reason"] == "tool_calls"
 
@@ -101,8 +101,8 @@ def test_choices_keep_their_numbers_and_have_calls_of_their_own() -> None:
 def test_no_output_is_an_empty_answer() -> None:
     for token_ids in cast("list[list[int] | None]", [[], None]):
         choice = {"index": 0, "token_ids": token_ids, "finish_reason": "abort"}
-        told = whole("openai_chat", choice)["choices"][0]
-        assert not told["message"]["content"] and told["finish_reason"] == "abort"
+        reply = whole("openai_chat", choice)["choices"][0]
+        assert not reply["message"]["content"] and reply["finish_reason"] == "abort"
         assert whole("openai_completions", choice)["choices"][0]["text"] == ""
 
 
@@ -114,14 +114,14 @@ def test_several_prompts_make_one_completion() -> None:
         {"request_id": "generate-tokens-cmpl-1-0", "choices": choices[:2], "usage": usage, "metrics": {"a": 1}},
         {"request_id": "cmpl-1-1", "choices": [{**choices[2], "index": 0}], "usage": usage, "metrics": {"a": 2}},
     ]
-    told = answer("openai_completions", {"generate_responses": responses, "prompt_tokens": [4, 5]})
-    assert [(c["index"], c["text"]) for c in told["choices"]] == [(0, "é🙂"), (1, "yes"), (2, "no")]
+    reply = answer("openai_completions", {"generate_responses": responses, "prompt_tokens": [4, 5]})
+    assert [(c["index"], c["text"]) for c in reply["choices"]] == [(0, "é🙂"), (1, "yes"), (2, "no")]
     counts = sum(map(len, parts))
-    assert told["usage"]["prompt_tokens"] == 9 and told["usage"]["completion_tokens"] == counts
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 4 and told["metrics"] is None
+    assert reply["usage"]["prompt_tokens"] == 9 and reply["usage"]["completion_tokens"] == counts
+    assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 4 and reply["metrics"] is None
 
 
-def test_usage_comes_where_the_engine_tells_it_and_a_finish_without_tokens_flushes() -> None:
+def test_usage_comes_where_the_engine_reports_it_and_a_finish_without_tokens_flushes() -> None:
     usage = {
         "prompt_tokens": 3,
         "completion_tokens": 7,
@@ -134,16 +134,16 @@ def test_usage_comes_where_the_engine_tells_it_and_a_finish_without_tokens_flush
         "prompt_token_ids": [],
         "prompt_tokens": 5,
     }
-    told = answer("openai_chat", {**first, "chat_request": {**REQUEST, "stop": "XYZ"}})
-    assert told["chunk"]["choices"] == [] and told["chunk"]["usage"]["total_tokens"] == 12
-    assert told["chunk"]["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
+    reply = answer("openai_chat", {**first, "chat_request": {**REQUEST, "stop": "XYZ"}})
+    assert reply["chunk"]["choices"] == [] and reply["chunk"]["usage"]["total_tokens"] == 12
+    assert reply["chunk"]["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
     held = {"choices": [{"index": 1, "token_ids": TOKENIZER.encode("</think>Hi XY")}]}
-    told = answer("openai_chat", {"stream": True, "generate_chunk": held, "stream_state": told["stream_state"]})
-    (choice,) = told["chunk"]["choices"]
+    reply = answer("openai_chat", {"stream": True, "generate_chunk": held, "stream_state": reply["stream_state"]})
+    (choice,) = reply["chunk"]["choices"]
     assert choice["delta"]["role"] == "assistant" and choice["delta"]["content"] == "Hi " and choice["index"] == 1
     ended = {"choices": [{"index": 1, "token_ids": [], "finish_reason": "stop"}]}
-    told = answer("openai_chat", {"stream": True, "generate_chunk": ended, "stream_state": told["stream_state"]})
-    (choice,) = told["chunk"]["choices"]
+    reply = answer("openai_chat", {"stream": True, "generate_chunk": ended, "stream_state": reply["stream_state"]})
+    (choice,) = reply["chunk"]["choices"]
     assert (choice["delta"]["content"], choice["delta"]["role"], choice["finish_reason"]) == ("XY", None, "stop")
 
 
@@ -154,9 +154,9 @@ def test_stop_strings_end_a_stream() -> None:
     for token_id in ids:
         body: JsonObject = {"stream": True, "generate_chunk": {"choices": [{"index": 0, "token_ids": [token_id]}]}}
         body |= {"stream_state": state} if state else {"prompt_token_ids": [], "chat_request": request}
-        told = answer("openai_chat", body)
-        state = told["stream_state"]
-        (choice,) = told["chunk"]["choices"]
+        reply = answer("openai_chat", body)
+        state = reply["stream_state"]
+        (choice,) = reply["chunk"]["choices"]
         text += choice["delta"]["content"] or ""
         ends += [(choice["finish_reason"], choice["stop_reason"])] if choice["finish_reason"] else []
     assert text == "I " and ends == [("stop", "look")]
@@ -167,19 +167,19 @@ def test_log_probabilities_are_cut_resolved_and_placed() -> None:
     top = [{"token_id": i, "logprob": -i / 100, "rank": i} for i in range(5)]
     content = [{"token_id": i, "logprob": -0.5, "rank": 1, "top_logprobs": top} for i in ids]
     choice = {"index": 0, "token_ids": ids, "finish_reason": "length", "logprobs": {"content": content}}
-    asked = {"prompt": "Hi", "logprobs": 1}
-    told = answer("openai_completions", {"generate_responses": [{"choices": [choice]}], "completion_request": asked})
-    columns = told["choices"][0]["logprobs"]
+    request = {"prompt": "Hi", "logprobs": 1}
+    reply = answer("openai_completions", {"generate_responses": [{"choices": [choice]}], "completion_request": request})
+    columns = reply["choices"][0]["logprobs"]
     assert "".join(columns["tokens"]) == "é🙂" and columns["text_offset"] == [0, 0, 1, 1, 1, 1]
     assert all(len(candidates) <= 2 for candidates in columns["top_logprobs"])
     offsets, state = [], None
     for place, token_id in enumerate(ids):
         part = {"index": 0, "token_ids": [token_id], "logprobs": {"content": [content[place]]}}
         body: JsonObject = {"stream": True, "generate_chunk": {"choices": [part]}}
-        body |= {"stream_state": state} if state else {"completion_request": asked}
-        told = answer("openai_completions", body)
-        state = told["stream_state"]
-        offsets += told["chunk"]["choices"][0]["logprobs"]["text_offset"]
+        body |= {"stream_state": state} if state else {"completion_request": request}
+        reply = answer("openai_completions", body)
+        state = reply["stream_state"]
+        offsets += reply["chunk"]["choices"][0]["logprobs"]["text_offset"]
     assert offsets == columns["text_offset"]
     many = {**choice, "logprobs": {"content": [{**content[0], "top_logprobs": top * 5}]}}
     with pytest.raises(InvalidRequest) as refused:

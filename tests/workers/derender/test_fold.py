@@ -33,7 +33,7 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 
 
 def byte_tokenizer() -> TextTokenizer:
-    """Every byte is a token; the markers and special tokens are added ones."""
+    """A tokenizer with a token for every byte, and the markers and special tokens as added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -67,13 +67,13 @@ HERMES = profile("hermes", "qwen3")
 PROMPT = TOKENIZER.encode("Hi")
 
 
-def asked(model: ModelProfile = PLAIN, **fields: Any) -> DerenderContext:
+def context_of(model: ModelProfile = PLAIN, **fields: Any) -> DerenderContext:
     request = OPENAI_CHAT.read({"messages": [{"role": "user", "content": "Hi"}], **fields})
     return fold.describe(model, "openai_chat", request, response_id="chatcmpl-1", created=7, prompt_token_ids=PROMPT)
 
 
 def cut(token_ids: Sequence[int], sizes: Sequence[int], *, index: int = 0, **last: Any) -> list[TokenChunk]:
-    """The ids in chunks of these sizes and one for the rest, which carries what `last` says."""
+    """The ids in chunks of these sizes, and the rest in one chunk that has the fields of `last`."""
     chunks, at = [], 0
     for size in sizes:
         chunks.append(TokenChunk(index, tuple(token_ids[at : at + size])))
@@ -111,7 +111,7 @@ def message(answer: JsonObject) -> Any:
 
 
 def test_a_text_and_its_counts() -> None:
-    answer = answered(PLAIN, asked(), cut([*TOKENIZER.encode("Zürich 🙂"), END], [3, 1, 2]))
+    answer = answered(PLAIN, context_of(), cut([*TOKENIZER.encode("Zürich 🙂"), END], [3, 1, 2]))
     assert message(answer)["content"] == "Zürich 🙂"
     choice = answer["choices"][0]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
@@ -122,14 +122,14 @@ def test_a_text_and_its_counts() -> None:
 
 def test_half_a_character_waits_for_its_other_half() -> None:
     ids = TOKENIZER.encode("ü")
-    chunks = list(streamed(PLAIN, asked(stream=True), cut(ids, [1])))
+    chunks = list(streamed(PLAIN, context_of(stream=True), cut(ids, [1])))
     assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks] == ["", "ü"]
 
 
 @pytest.mark.parametrize("sizes", [[], [1, 1, 1, 1, 1, 1, 1], [4], [7]])
 def test_a_stop_string_ends_the_text_and_the_count_where_it_is_complete(sizes: list[int]) -> None:
     ids = TOKENIZER.encode("one END two")
-    context = asked(stop=["END"], return_token_ids=True)
+    context = context_of(stop=["END"], return_token_ids=True)
     choice = folded(PLAIN, context, cut(ids, sizes, finish_reason="length"))["choices"][0]
     assert choice["message"]["content"] == "one "
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "END")
@@ -139,7 +139,7 @@ def test_a_stop_string_ends_the_text_and_the_count_where_it_is_complete(sizes: l
 
 
 def test_the_engine_is_stopped_where_it_did_not_see_the_stop_string() -> None:
-    context = asked(stop="END", stream=True)
+    context = context_of(stop="END", stream=True)
     state = fold.start(PLAIN, context, PROMPT)
     state, _, stopped = fold.step(PLAIN, context, state, TokenChunk(0, tuple(TOKENIZER.encode("one EN"))))
     assert (stopped, state.done) == (False, False)
@@ -152,19 +152,19 @@ def test_the_engine_is_stopped_where_it_did_not_see_the_stop_string() -> None:
 
 
 def test_the_engine_is_not_stopped_again_where_it_saw_the_stop_string() -> None:
-    context = asked(stop="END", stream=True)
+    context = context_of(stop="END", stream=True)
     state = fold.start(PLAIN, context, PROMPT)
     chunk = TokenChunk(0, tuple(TOKENIZER.encode("one END")), finish_reason="stop", stop_reason="END")
     assert fold.step(PLAIN, context, state, chunk).stopped is False
 
 
 def test_a_stop_string_stays_where_it_is_wanted() -> None:
-    context = asked(stop="END", include_stop_str_in_output=True)
+    context = context_of(stop="END", include_stop_str_in_output=True)
     assert message(folded(PLAIN, context, cut(TOKENIZER.encode("one END two"), [])))["content"] == "one END"
 
 
 def test_a_stop_string_does_not_count_within_the_least_tokens() -> None:
-    context = asked(stop="b", min_tokens=3, max_tokens=9)
+    context = context_of(stop="b", min_tokens=3, max_tokens=9)
     answer = folded(PLAIN, context, cut(TOKENIZER.encode("abcabc"), [2]))
     assert message(answer)["content"] == "abca"
 
@@ -185,36 +185,36 @@ def test_the_token_that_stops_is_no_text(
     fields: JsonObject, last: int, stop_reason: int | None, text: str, apart: bool
 ) -> None:
     ids = [*TOKENIZER.encode("a"), last]
-    told: JsonObject = {"stop_reason": stop_reason} if apart else {}
-    answer = folded(PLAIN, asked(**fields), cut(ids, [2] if apart else [], **told))
+    fields_of_last: JsonObject = {"stop_reason": stop_reason} if apart else {}
+    answer = folded(PLAIN, context_of(**fields), cut(ids, [2] if apart else [], **fields_of_last))
     assert message(answer)["content"] == text
     assert answer["choices"][0]["stop_reason"] == stop_reason
     assert answer["usage"]["completion_tokens"] == 2
 
 
-def test_a_stop_token_in_the_middle_is_told_when_it_turns_out_to_be_none() -> None:
-    context = asked(stop_token_ids=[66])
+def test_a_stop_token_in_the_middle_is_text_once_another_token_follows() -> None:
+    context = context_of(stop_token_ids=[66])
     ids = [*TOKENIZER.encode("a"), 66, *TOKENIZER.encode("z")]
     assert message(folded(PLAIN, context, cut(ids, [2])))["content"] == TOKENIZER.decode(ids)
 
 
 @pytest.mark.parametrize("reason", ["length", "abort", "repetition"])
 def test_other_reasons_are_passed_on(reason: str) -> None:
-    choice = answered(PLAIN, asked(), cut(TOKENIZER.encode("a"), [1], finish_reason=reason))["choices"][0]
+    choice = answered(PLAIN, context_of(), cut(TOKENIZER.encode("a"), [1], finish_reason=reason))["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("a", reason)
 
 
 def test_nothing_at_all_is_an_answer_too() -> None:
-    answer = answered(PLAIN, asked(), [TokenChunk(0, (), finish_reason="abort")])
+    answer = answered(PLAIN, context_of(), [TokenChunk(0, (), finish_reason="abort")])
     assert (message(answer)["content"], answer["choices"][0]["finish_reason"]) == ("", "abort")
     assert answer["usage"]["completion_tokens"] == 0
-    assert answered(PLAIN, asked(), [])["choices"][0]["finish_reason"] == "abort"
+    assert answered(PLAIN, context_of(), [])["choices"][0]["finish_reason"] == "abort"
 
 
 def test_an_engine_that_failed_or_answers_another_request_is_an_error() -> None:
     for chunk in (TokenChunk(0, (65,), finish_reason="error"), TokenChunk(1, (65,))):
         with pytest.raises(EngineFailed):
-            answered(PLAIN, asked(), [chunk])
+            answered(PLAIN, context_of(), [chunk])
 
 
 # ---- markup ------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_an_engine_that_failed_or_answers_another_request_is_an_error() -> None:
 
 def test_reasoning_and_calls_and_their_counts() -> None:
     text = f"<think>Let me look.</think>{CALL}"
-    answer = folded(HERMES, asked(HERMES, tools=TOOLS), cut([*TOKENIZER.encode(text), END], [5, 9, 30]))
+    answer = folded(HERMES, context_of(HERMES, tools=TOOLS), cut([*TOKENIZER.encode(text), END], [5, 9, 30]))
     call = message(answer)["tool_calls"][0]
     assert message(answer)["reasoning"] == "Let me look."
     assert message(answer)["content"] is None
@@ -233,14 +233,14 @@ def test_reasoning_and_calls_and_their_counts() -> None:
 
 def test_hidden_reasoning_is_counted() -> None:
     ids = [*TOKENIZER.encode("<think>Hm 🙂</think>Yes."), END]
-    answer = folded(HERMES, asked(HERMES, include_reasoning=False), cut(ids, [4]))
+    answer = folded(HERMES, context_of(HERMES, include_reasoning=False), cut(ids, [4]))
     assert (message(answer)["reasoning"], message(answer)["content"]) == (None, "Yes.")
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("Hm 🙂".encode())}
 
 
 def test_a_call_that_was_cut_off_is_none() -> None:
     ids = TOKENIZER.encode(f"So. {CALL}")[:-20]
-    choice = answered(HERMES, asked(HERMES, tools=TOOLS), cut(ids, [6], finish_reason="length"))["choices"][0]
+    choice = answered(HERMES, context_of(HERMES, tools=TOOLS), cut(ids, [6], finish_reason="length"))["choices"][0]
     assert "tool_calls" not in choice["message"]
     assert choice["finish_reason"] == "length"
 
@@ -248,16 +248,16 @@ def test_a_call_that_was_cut_off_is_none() -> None:
 def test_tools_need_a_parser() -> None:
     for choice in ("auto", "required", {"type": "function", "function": {"name": "look"}}):
         with pytest.raises(InvalidRequest) as caught:
-            asked(PLAIN, tools=TOOLS, tool_choice=choice)
+            context_of(PLAIN, tools=TOOLS, tool_choice=choice)
         assert caught.value.param == "tool_choice"
-    assert asked(PLAIN, tools=TOOLS, tool_choice="none")
+    assert context_of(PLAIN, tools=TOOLS, tool_choice="none")
 
 
 def test_long_chunks_and_single_tokens_count_alike() -> None:
     text = f"<think>{'Let me look. ' * 20}</think>{'So. ' * 30}{CALL}{'And END then. ' * 9}"
     ids = TOKENIZER.encode(text)
     for fields in ({}, {"stop": "END"}, {"stop": "look. Let", "include_reasoning": False}):
-        context = asked(HERMES, tools=TOOLS, **fields)
+        context = context_of(HERMES, tools=TOOLS, **fields)
         whole = answered(HERMES, context, cut(ids, []))
         assert answered(HERMES, context, cut(ids, [1] * len(ids))) == whole
     # The stop string in the reasoning was a part of it.
@@ -291,7 +291,7 @@ def test_the_answer_does_not_depend_on_the_chunks(data: st.DataObject) -> None:
             },
         )
     )
-    context = asked(model, **fields)
+    context = context_of(model, **fields)
     ids = data.draw(outputs())
     reason = data.draw(st.sampled_from(["stop", "length"]))
     ids += [END] if reason == "stop" else []
@@ -304,24 +304,24 @@ def test_the_answer_does_not_depend_on_the_chunks(data: st.DataObject) -> None:
 @unhurried
 @given(outputs(), outputs(), st.data())
 def test_interleaved_choices_do_not_touch_each_other(first: list[int], second: list[int], data: st.DataObject) -> None:
-    context = asked(HERMES, n=2, tools=TOOLS, stop="END")
+    context = context_of(HERMES, n=2, tools=TOOLS, stop="END")
     waiting = [cut(first, [2, 3, 5], index=0), cut(second, [1, 4, 2], index=1)]
     mixed = []
     while any(waiting):
         index = data.draw(st.sampled_from([i for i in (0, 1) if waiting[i]]))
         mixed.append(waiting[index].pop(0))
     answer = answered(HERMES, context, mixed)
-    alone = [answered(HERMES, asked(HERMES, tools=TOOLS, stop="END"), cut(ids, [])) for ids in (first, second)]
+    alone = [answered(HERMES, context_of(HERMES, tools=TOOLS, stop="END"), cut(ids, [])) for ids in (first, second)]
     for mine, single in zip(answer["choices"], alone, strict=True):
         ours, theirs = mine["message"], single["choices"][0]["message"]
         assert (ours["content"], ours["reasoning"]) == (theirs["content"], theirs["reasoning"])
-        calls = [[call["function"] for call in told.get("tool_calls", [])] for told in (ours, theirs)]
+        calls = [[call["function"] for call in answer.get("tool_calls", [])] for answer in (ours, theirs)]
         assert calls[0] == calls[1]
     assert answer["usage"]["completion_tokens"] == sum(single["usage"]["completion_tokens"] for single in alone)
 
 
 def test_the_state_does_not_grow() -> None:
-    context = asked(HERMES, tools=TOOLS, stop="END", stream=True, logprobs=True)
+    context = context_of(HERMES, tools=TOOLS, stop="END", stream=True, logprobs=True)
     state = fold.start(HERMES, context, PROMPT)
     sizes = []
     for _ in range(30):
@@ -342,7 +342,7 @@ def test_log_probabilities_name_whole_characters_where_they_are_complete() -> No
     ids = TOKENIZER.encode("aü")
     other = TOKENIZER.encode("b")[0]
     positions = tuple(PositionLogprobs(candidate(i), (candidate(i), candidate(other, float("-inf")))) for i in ids)
-    context = asked(logprobs=True, top_logprobs=2)
+    context = context_of(logprobs=True, top_logprobs=2)
     chunks = [
         TokenChunk(0, tuple(ids[:2]), positions[:2]),
         TokenChunk(0, tuple(ids[2:]), positions[2:], finish_reason="length"),
@@ -355,12 +355,12 @@ def test_log_probabilities_name_whole_characters_where_they_are_complete() -> No
 def test_log_probabilities_end_with_the_text() -> None:
     ids = TOKENIZER.encode("a END b")
     positions = tuple(PositionLogprobs(candidate(i)) for i in ids)
-    answer = answered(PLAIN, asked(logprobs=True, stop="END"), [TokenChunk(0, tuple(ids), positions, "stop")])
+    answer = answered(PLAIN, context_of(logprobs=True, stop="END"), [TokenChunk(0, tuple(ids), positions, "stop")])
     assert len(answer["choices"][0]["logprobs"]["content"]) == len("a END") == answer["usage"]["completion_tokens"]
 
 
 def test_cached_tokens_may_come_last_and_are_never_more_than_the_prompt() -> None:
-    context = asked(stop="END")
+    context = context_of(stop="END")
     chunks = [
         TokenChunk(0, tuple(TOKENIZER.encode("a END b"))),
         TokenChunk(0, (), finish_reason="abort", cached_tokens=1000, prompt_tokens=1004),
@@ -371,12 +371,12 @@ def test_cached_tokens_may_come_last_and_are_never_more_than_the_prompt() -> Non
 
 def test_what_only_the_engine_knows_is_passed_on() -> None:
     chunk = TokenChunk(0, (65,), finish_reason="length", extra={"prompt_logprobs": [None], "metrics": {"a": 1}})
-    answer = answered(PLAIN, asked(), [chunk])
+    answer = answered(PLAIN, context_of(), [chunk])
     assert (answer["prompt_logprobs"], answer["metrics"]) == ([None], {"a": 1})
 
 
 def test_a_state_that_does_not_add_up_is_refused() -> None:
-    context = asked(HERMES, tools=TOOLS)
+    context = context_of(HERMES, tools=TOOLS)
     good = fold.dump(context, fold.start(HERMES, context, PROMPT))
     assert fold.load(HERMES, context, good)
     text = good["text"][0]
