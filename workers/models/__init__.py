@@ -1,1 +1,1 @@
-"""Assets: model files and tokenizers on disk. Import the module you mean."""
+"""Models on disk: their files, tokenizers and profiles. Import the module you mean."""

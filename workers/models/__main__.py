@@ -1,4 +1,4 @@
-"""Models on disk, from the command line.
+"""The command line for models on disk.
 
 $ python -m workers.models pull smollm2
 $ python -m workers.models path smollm2
@@ -15,26 +15,26 @@ from workers.models.gguf import ensure_tokenizer
 
 
 def print_list() -> int:
-    """The named models, and whether they are here."""
+    """Prints the models that can be pulled by name, and where their files are."""
     for name, model in MODELS.items():
         place = find_model(name)
-        where = str(place) if place else f"not here, {model.wheel_bytes / 1e6:.0f} MB to download"
+        where = str(place) if place else f"not downloaded, {model.wheel_bytes / 1e6:.0f} MB"
         print(f"{name}: {model.description} ({model.license}; {where})")
     return 0
 
 
 def print_path(name: str) -> int:
-    """The place of a model's files; 1 if they are not here."""
+    """Prints where a model's files are; returns the exit code, which is 1 if they are missing."""
     place = find_model(name)
     if place is None:
-        print(f"{name} is not here: python -m workers.models pull {name}", file=sys.stderr)
+        print(f"{name} is not downloaded; run: python -m workers.models pull {name}", file=sys.stderr)
         return 1
     print(place)
     return 0
 
 
 def pull(name: str) -> int:
-    """Fetches a model, with a progress bar where a terminal shows one, and writes its tokenizer's folder."""
+    """Fetches a model, with a progress bar on a terminal, and writes its tokenizer's folder."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

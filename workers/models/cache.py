@@ -1,10 +1,10 @@
 """The cache folder: `TOKENYARD_CACHE`, else `~/.cache/tokenyard`.
 
-    models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf      what `pull` fetched
-    tokenizers/SmolLM2-135M-Instruct.Q4_1-3f0c…/        what was read out of a model file
-    locks/                                              one writer at a time for each of them
+    models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf      a file that `pull` fetched
+    tokenizers/SmolLM2-135M-Instruct.Q4_1-3f0c…/        a tokenizer from a model file
+    locks/                                              allow each of them one writer at a time
 
-What is there is whole: files and folders are written beside their place and moved there.
+Files and folders are never incomplete: they are written beside their place and then moved there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def hold_lock(name: str) -> Iterator[None]:
-    """Waits until no other process holds `name`; a lock ends with its process, however that ends."""
+    """Waits until no other process holds `name`; the lock is released if its process ends, however it ends."""
     folder = cache_folder() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.lock").open("w") as file:
@@ -35,7 +35,7 @@ def hold_lock(name: str) -> Iterator[None]:
 
 @contextmanager
 def staging_folder(place: Path) -> Iterator[Path]:
-    """An empty folder beside `place`, on the same disk; gone at the end, with what is left in it."""
+    """An empty folder beside `place`, on the same disk; removed at the end with all that is left in it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     for leftover in place.parent.glob(f".{place.name}.part-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The models that a worker serves: each one's tokenizer, renderer and parser, as its settings name them.
+"""The models that a worker serves, each with the tokenizer, renderer and parser that its settings name.
 
 catalog = Catalog(settings)
 catalog.preload()
@@ -29,7 +29,7 @@ GENERATION_DEFAULTS = (
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("temperature", "top_k", "top_p", "min_p", "skip_special_tokens"),
 )
-"""What is taken over from a model's generation_config.json."""
+"""The sampling parameters that are read from a model's generation_config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class ModelProfile:
     renderer: Renderer
     parser: parsing.Parser
     fingerprint: str
-    """Changes with the tokenizer, its templates, or the parsers: a stream state fits no other."""
+    """Changes with the tokenizer, its templates, or the parsers; a derender state is valid for one fingerprint only."""
     max_model_len: int
     """Tokens of prompt and output together."""
     generation_defaults: Mapping[str, Any]
     """Sampling parameters for requests that leave them out."""
     eos_token_ids: tuple[int, ...]
-    """What the engine stops on; the usual one comes first."""
+    """The tokens that the engine stops on; the usual one comes first."""
 
 
 class Catalog:
-    """Profiles by name; each is loaded once, by whoever asks first."""
+    """Profiles by name; each is loaded once, when it is first needed."""
 
     def __init__(
         self, settings: Settings, *, load_profile: Callable[[ModelSettings], ModelProfile] | None = None
@@ -74,16 +74,16 @@ class Catalog:
         return dict(self._seconds)
 
     def preload(self) -> None:
-        """Load the models that are to be there from the start; raises what the first broken one raises."""
+        """Load all models with the setting `preload`; raises the error of the first that fails."""
         for model in self._settings.models:
             if model.preload:
                 self.get(model.name)
 
     def get(self, name: str) -> ModelProfile:
-        """The model of that name or alias; raises ModelNotFound."""
+        """The model with this name or alias, loaded if necessary; raises ModelNotFound."""
         model = self._settings.model_named(name)
         if model is None:
-            raise ModelNotFound(f"There is no model {name!r}.", param="model")
+            raise ModelNotFound(f"There is no model {name!r}: GET /v1/models lists the served ones.", param="model")
         profile = self._profiles.get(model.name)
         if profile is not None:
             return profile
@@ -96,10 +96,10 @@ class Catalog:
 
 
 def load_model(model: ModelSettings) -> ModelProfile:
-    """Load what the settings name.
+    """Load a model's tokenizer, renderer and parser.
 
-    Raises ValueError for a renderer or parser that nobody knows, AssetError or TokenyardError where there is no usable
-    tokenizer, and OSError for files that cannot be read.
+    Raises ValueError for an unknown renderer or parser, AssetError or TokenyardError if there is no usable tokenizer,
+    and OSError if a file cannot be read.
     """
     folder = ensure_tokenizer(model.tokenizer)
     parsed = parsing.load_format(model.tool_parser, model.reasoning_parser, _response_template(folder))

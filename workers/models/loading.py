@@ -1,6 +1,6 @@
-"""Loads a model's tokenizer and chat templates, compiled once and kept on disk.
+"""Loads a model's tokenizer and chat templates, which are compiled once and kept on disk.
 
-A folder has files that transformers reads (`tokenizer.json`, `tokenizer_config.json`), Mistral's own (`tekken.json`,
+A folder has files for transformers (`tokenizer.json`, `tokenizer_config.json`), Mistral's own (`tekken.json`,
 `tokenizer.model.v3`), or both.
 """
 
@@ -54,9 +54,9 @@ _COMPILE_TIMEOUT_S = 120
 def load(source: str | Path, *, cache: Path | None = None, origin: Origin | None = None) -> LoadedTokenizer:
     """The tokenizer and templates of a model folder, or of a file of Mistral's.
 
-    The first call for some files starts a process that compiles them (seconds) into the cache (by default
-    `$TOKENYARD_CACHE/tokenizers`); later ones read that. Without `origin` a folder's files for transformers come before
-    Mistral's. Raises `TokenyardError` where there is no usable tokenizer.
+    The first call for a set of files starts a process that compiles them into the cache (by default
+    `$TOKENYARD_CACHE/tokenizers`), which takes seconds; later calls read the cache. Without `origin`, a folder's files
+    for transformers take precedence over Mistral's. Raises `TokenyardError` if there is no usable tokenizer.
     """
     source = Path(source)
     origin = origin or _origin_of(source)
@@ -79,7 +79,7 @@ def load(source: str | Path, *, cache: Path | None = None, origin: Origin | None
 def find_mistral_file(source: Path) -> Path:
     """The file itself, or a folder's `tekken.json`, or its SentencePiece model of the highest version.
 
-    Raises TokenyardError where there is none.
+    Raises TokenyardError if there is none.
     """
     if source.is_file():
         if _MISTRAL_FILE.fullmatch(source.name):
@@ -88,7 +88,9 @@ def find_mistral_file(source: Path) -> Path:
     names = [path.name for path in source.glob("*") if _MISTRAL_FILE.fullmatch(path.name)]
     known = sorted(name for name in names if name == "tekken.json" or not name.startswith("tekken"))
     if not known:
-        raise TokenyardError(f"{source} has no tokenizer of Mistral's own: tekken.json, or tokenizer.model.v3")
+        raise TokenyardError(
+            f"{source} has no tokenizer of Mistral's own: it needs a file such as tekken.json or tokenizer.model.v3"
+        )
     return source / ("tekken.json" if "tekken.json" in known else known[-1])
 
 
@@ -100,11 +102,11 @@ def _origin_of(source: Path) -> Origin:
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Half of a sha256 over the files that a tokenizer is made from."""
+    """Half of a SHA-256 over the files that a tokenizer is made from; raises TokenyardError if there are none."""
     paths = [path for name in _FILES if (path := folder / name).is_file()]
     paths += sorted((folder / _TEMPLATE_FOLDER).glob("*.jinja"))
     if not paths:
-        raise TokenyardError(f"{folder} has no tokenizer")
+        raise TokenyardError(f"{folder} has no tokenizer: it needs files such as tokenizer.json")
     return _digest(paths)
 
 
@@ -117,7 +119,7 @@ def _digest(paths: Iterable[Path]) -> str:
 
 
 def _release_freed_memory() -> None:
-    """Parsing a tokenizer leaves as much again as it keeps in the allocator's free lists; glibc gives it back if asked."""
+    """Return memory to the system: parsing a tokenizer frees as much as it keeps, and glibc holds on to that."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -131,14 +133,14 @@ def _default_cache() -> Path:
 
 
 def _disputed_characters(cache: Path) -> str:
-    """`workers.text.words.disputed_characters()` of the installed libraries, found out once."""
+    """`workers.text.words.disputed_characters()` for the installed libraries, computed once and kept in the cache."""
     versions = f"{version('tokenizers')}-{version('regex')}-{unicodedata.unidata_version}"
     kept = cache / f"characters-{versions}.txt"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        # In a process of its own: it takes memory that a worker would never give back.
-        asked = "from workers.text.words import disputed_characters; print(disputed_characters())"
-        result = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+        # Its own process, because it takes memory that a worker would never return.
+        script = "from workers.text.words import disputed_characters; print(disputed_characters())"
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as file:
             file.write(result.stdout.strip())
         Path(file.name).rename(kept)
@@ -166,6 +168,6 @@ def _compile(origin: Origin, source: Path, compiled: Path) -> None:
         try:
             output.rename(compiled)
         except OSError:
-            # Another process compiled the same files meanwhile.
+            # Another process compiled the same files in the meantime.
             if not (compiled / "info.json").exists():
                 raise

@@ -1,4 +1,4 @@
-"""Lines that tokenizers disagree about, and many made at random from the same stuff."""
+"""Lines that tokenizers disagree about, and random lines from the same parts."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_an_unknown_parser_or_renderer_is_an_error(folder: Path) -> None:
 
 
 class Loader:
-    """Loads slowly, and counts."""
+    """Loads slowly, and counts its calls."""
 
     def __init__(self) -> None:
         self.loads: list[str] = []

@@ -98,12 +98,12 @@ def test_a_token_at_a_time_is_the_same_text(file, cache):
     theirs = MistralTokenizer.from_file(file).instruct_tokenizer.tokenizer
     for text in TEXTS:
         state = detokenizer.start(ours)
-        said: list[Piece] = []
+        decoded: list[Piece] = []
         token_ids = theirs.encode(text, bos=False, eos=False)
         for token_id in token_ids:
             state, pieces = detokenizer.step(ours, state, [token_id])
-            said += pieces
-        assert "".join(map(str, said)) == theirs.decode(token_ids)
+            decoded += pieces
+        assert "".join(map(str, decoded)) == theirs.decode(token_ids)
 
 
 def test_the_file_of_a_folder(tmp_path):

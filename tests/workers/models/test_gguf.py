@@ -1,4 +1,4 @@
-"""A GGUF file's tokenizer, written as a folder, is the one that llama.cpp has."""
+"""A GGUF file's tokenizer, written as a folder, gives the same token ids as llama.cpp's."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ def test_nothing_half_written_is_left(gguf_file: Path, own_cache: Path, monkeypa
         ("tokenizer.ggml.model", "llama", "kind 'llama'"),
     ],
 )
-def test_what_is_not_known_is_refused(key: str, value: str | None, message: str) -> None:
+def test_an_unknown_tokenizer_is_refused(key: str, value: str | None, message: str) -> None:
     with pytest.raises(AssetError, match=message):
         build_tokenizer({**METADATA, key: value})
 
 
 @pytest.mark.parametrize("source", ["no-such-model", "/no/such/folder", "./no/such.gguf"])
-def test_what_is_not_there_is_said(source: str) -> None:
+def test_a_missing_tokenizer_is_reported(source: str) -> None:
     with pytest.raises(AssetError, match="no tokenizer at"):
         ensure_tokenizer(source)
 

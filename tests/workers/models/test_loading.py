@@ -51,8 +51,8 @@ def test_a_broken_tokenizer_says_why_and_leaves_nothing(tmp_path):
 
 
 def test_transformers_stays_out_of_the_worker(loaded, folder, cache):
-    asked = (
+    script = (
         "import sys; from pathlib import Path; from workers.models.loading import load;"
         "load(Path(sys.argv[1]), cache=Path(sys.argv[2])); sys.exit('transformers' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", asked, str(folder), str(cache)], check=True)
+    subprocess.run([sys.executable, "-c", script, str(folder), str(cache)], check=True)
