@@ -1,4 +1,4 @@
-"""The laws of parsing, for every format: walked from its own table."""
+"""Invariants of every format, tested on outputs drawn from its own table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Pair = tuple[str | None, str | None]
 
 
 def _pairs() -> list[Pair]:
-    """Every name alone, every name with one of the other kind; names of one table count once."""
+    """Every name alone, and with one name of the other kind; names that share a table count once."""
     tools = sorted({where: name for name, where in sorted(TOOLS.items(), reverse=True)}.values())
     reasonings = sorted({where: name for name, where in sorted(REASONING.items(), reverse=True)}.values())
     pairs: list[Pair] = [(None, None)]
@@ -60,7 +60,7 @@ def context(**changes: object) -> ParseContext:
 def streamed(
     parser: Parser, given: ParseContext, chunks: Sequence[Sequence[Piece]], reason: str
 ) -> tuple[list[ParseEvent], str]:
-    """The events of chunks, with the state saved and restored through JSON before each."""
+    """The events of the chunks, with the state saved and restored through JSON before each."""
     saved = json.dumps(start(parser, given, []).dump())
     events: list[ParseEvent] = []
     for chunk in chunks:
@@ -72,7 +72,7 @@ def streamed(
 
 
 def check_calls(events: Sequence[ParseEvent], *, complete: bool) -> None:
-    """Calls are in order and well formed; a closed one is valid JSON; complete-only ones are all closed."""
+    """Calls are in order and well formed; a closed call is valid JSON; with `complete`, every call is closed."""
     open_index, fragments, following = None, "", 0
     for event in events:
         if isinstance(event, CallStart):
@@ -135,7 +135,7 @@ THINKING_OFF = ("enable_thinking", "thinking")
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_no_word_for_the_reader_is_lost(pair: Pair) -> None:
-    """Before, between and after calls, good ones and bad: each word comes out once, and in order."""
+    """Words before, between and after calls, valid or malformed, come out once and in order."""
     table = _format(pair)
     parser = bind(table, {})
     rng = random.Random(f"words {pair}")
@@ -143,15 +143,15 @@ def test_no_word_for_the_reader_is_lost(pair: Pair) -> None:
         words: list[str] = []
         text = "".join(walks.draw(table, rng, 14, words))
         events, _ = parse(parser, context(tool_arguments="complete"), [], [text], "stop")
-        said = " ".join(_said(event) for event in events)
-        places = [said.find(word) for word in words]
+        content = " ".join(_content(event) for event in events)
+        places = [content.find(word) for word in words]
         assert -1 not in places, (text, events)
         assert places == sorted(places), (text, events)
-        assert all(said.count(word) == 1 for word in words), (text, events)
+        assert all(content.count(word) == 1 for word in words), (text, events)
 
 
-def _said(event: ParseEvent) -> str:
-    """All that an event says; what a body that never ends swallows is said as an argument or a name."""
+def _content(event: ParseEvent) -> str:
+    """An event's text, arguments or name; words inside an unfinished body come out as one of the latter."""
     if isinstance(event, Text | Reasoning):
         return event.text
     if isinstance(event, CallArguments):
@@ -175,7 +175,7 @@ def test_the_state_does_not_grow_with_the_output(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_malformed_and_unfinished_markup_never_ends_as_a_call(pair: Pair) -> None:
-    """Cut a good walk at every character: what closed before the cut is all that may have closed."""
+    """Cut an output at every character: only calls that closed before the cut may be closed."""
     table = _format(pair)
     parser = bind(table, {})
     rng = random.Random(f"cut {pair}")

@@ -1,4 +1,4 @@
-"""Reads what models write: reasoning, text and tool calls out of text and added tokens.
+"""Parses model output (text and added tokens) into reasoning, text and tool calls.
 
     format = load_format("hermes", "qwen3")
     parser = bind(format, {"<think>": 151667, "</think>": 151668, "<tool_call>": 151657, "</tool_call>": 151658})
@@ -6,7 +6,8 @@
     state, events = step(parser, state, ["Let me ", "see."])
     events, finish_reason = finish(parser, state, "stop")
 
-Pure: the standard library only. The state is a frozen value; `ParserState.dump` and `load` take it through JSON.
+Pure, and needs only the standard library. The state is a frozen value; `ParserState.dump` and `ParserState.load`
+convert it to JSON and back.
 """
 
 from workers.parsing.binding import Parser, bind

@@ -1,8 +1,8 @@
-"""Shows what a format makes of an output: `python -m workers.parsing NAME --tools tools.json < output.txt`.
+"""Shows how a format parses an output: `python -m workers.parsing NAME --tools tools.json < output.txt`.
 
-NAME is a tool parser, a reasoning parser, or both as TOOLS+REASONING (`hermes+qwen3`, `+qwen3`). With `--chunk` the output
-is read in pieces, with the state saved and restored between them, and the events must come out the same. `hf` and `beam`
-read what the `response_template` in `--template` says.
+NAME is a tool parser, a reasoning parser, or both as TOOLS+REASONING (`hermes+qwen3`, `+qwen3`). `--chunk` reads the
+output in chunks, saves and restores the state between them, and checks that the events stay the same. `hf` and `beam`
+use the `response_template` in the file given by `--template`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.parsing.state import ParserState
 
 
 def parsers_of(name: str) -> tuple[str | None, str | None]:
-    """The tool parser and the reasoning parser of a name, or of two joined by a plus."""
+    """The tool parser and the reasoning parser that NAME selects."""
     tools, plus, reasoning = name.partition("+")
     if plus:
         return tools or None, reasoning or None
@@ -35,27 +35,27 @@ def parsers_of(name: str) -> tuple[str | None, str | None]:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """The contents of a JSON file.
 
     Raises:
-        OSError: no such file. ValueError: no JSON; the message names the file.
+        OSError: the file cannot be read. ValueError: it is not JSON; the message names the file.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def read_tools(path: Path) -> tuple[dict[str, Any], ...]:
-    """The tools of a file: a list, or a request that has them.
+    """The tools in a file that holds a list of tools, or a request with tools.
 
     Raises:
-        OSError: no such file. ValueError: no tools in it.
+        OSError: the file cannot be read. ValueError: it holds no tools.
     """
     found = read_json(path)
     tools = found.get("tools") if isinstance(found, dict) else found
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise ValueError(f"{path}: neither a list of tools nor a request with tools")
+        raise ValueError(f"{path} has no tools: it must be a list of tools, or a request with tools")
     return tuple(tools)
 
 
@@ -63,17 +63,32 @@ def read_template(path: Path) -> dict[str, Any]:
     """A response template, by itself or in a tokenizer's configuration.
 
     Raises:
-        OSError: no such file. ValueError: no template in it.
+        OSError: the file cannot be read. ValueError: it holds no template.
     """
     found = read_json(path)
     template = found.get("response_template", found) if isinstance(found, dict) else None
     if isinstance(template, dict):
         return template
-    raise ValueError(f"{path}: there is no response_template")
+    raise ValueError(f"{path} has no response_template: it must be one, or a tokenizer_config.json with one")
+
+
+def read_template_arguments(text: str) -> dict[str, Any]:
+    """The value of `--chat-template-kwargs`.
+
+    Raises:
+        ValueError: not a JSON object.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--chat-template-kwargs is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"--chat-template-kwargs must be a JSON object, not {text}")  # noqa: TRY004
+    return found
 
 
 def choose(choice: str, tools: Sequence[dict[str, Any]]) -> str | dict[str, str]:
-    """The tool choice of a word or a function's name.
+    """The tool choice for a keyword or a function's name.
 
     Raises:
         ValueError: no such function.
@@ -82,7 +97,8 @@ def choose(choice: str, tools: Sequence[dict[str, Any]]) -> str | dict[str, str]
         return choice
     names = [str(tool.get("function", tool).get("name")) for tool in tools]
     if choice not in names:
-        raise ValueError(f"--tool-choice {choice}: none, auto, required or one of {', '.join(names) or 'no tools'}")
+        known = ", ".join(["none", "auto", "required", *names])
+        raise ValueError(f"--tool-choice {choice}: there is no such function; use one of {known}")
     return {"name": choice}
 
 
@@ -94,7 +110,7 @@ def cut(text: str, how: str) -> list[str]:
     """
     if not how.startswith("random:"):
         if not how.isdecimal() or int(how) == 0:
-            raise ValueError(f"--chunk {how}: a number of characters from 1, or random:SEED")
+            raise ValueError(f"--chunk {how}: use a number of characters (1 or more), or random:SEED")
         size = int(how)
         return [text[at : at + size] for at in range(0, len(text), size)]
     rng = random.Random(how.removeprefix("random:"))
@@ -138,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("name", help="tool parser, reasoning parser, or TOOLS+REASONING")
     options.add_argument("--tools", type=Path, help="JSON file: the request's tools, or the request")
     options.add_argument("--tool-choice", default="auto", help="none, auto, required, or a function's name")
-    options.add_argument("--chat-template-kwargs", default="{}", help='such as {"enable_thinking": false}')
+    options.add_argument("--chat-template-kwargs", default="{}", help='JSON, such as {"enable_thinking": false}')
     options.add_argument("--template", type=Path, help="JSON file with a response template: tokenizer_config.json")
     options.add_argument("--chunk", help="read N characters at a time, or random:SEED")
     options.add_argument("--complete", action="store_true", help="show a call only once it has closed")
@@ -152,17 +168,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         context = ParseContext(
             tools=tools,
             tool_choice=choose(given.tool_choice, tools),
-            template_arguments=json.loads(given.chat_template_kwargs),
+            template_arguments=read_template_arguments(given.chat_template_kwargs),
             tool_arguments="complete" if given.complete else "stream",
         )
-        # As bytes: a terminal's reading would change line feeds.
+        # As bytes, because text mode would translate line feeds.
         text = sys.stdin.buffer.read().decode("utf-8")
         chunks = cut(text, given.chunk) if given.chunk else None
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     if tool_parser and not tools:
-        print("# no --tools: no call is looked for", file=sys.stderr)
+        print("# no --tools, so calls are not parsed", file=sys.stderr)
     events, reason = parse(parser, context, [], [text], given.finish_reason)
     same = True
     if chunks is not None:
@@ -173,9 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(describe(event))
     print(f"finish     {reason}")
     if chunks is not None:
-        print(
-            f"# {len(chunks)} chunks, largest state {largest} bytes; as a whole it reads {'the same' if same else 'DIFFERENTLY'}"
-        )
+        verdict = "the same" if same else "DIFFERENT"
+        print(f"# {len(chunks)} chunks, largest state {largest} bytes; parsed as a whole, the events are {verdict}")
     return 0 if same else 1
 
 

@@ -41,17 +41,17 @@ BODY_TOKENS: dict[str, tuple[str, ...]] = {
     "functiongemma": ("<escape>",),
     "minimax_m3": ("]<]minimax[>[",),
 }
-"""What a body's own punctuation may be added tokens for: they are text to it, however special."""
+"""Style → punctuation that may be an added token; the body reads it as text, even if the token is special."""
 
 SCHEMA_BODIES: frozenset[str] = frozenset({"minimax_m3"})
-"""Bodies whose nested values are typed by the schema, which the state then carries."""
+"""Bodies whose nested values are typed by the schema; the state then holds the schemas."""
 
 # How much white space around a value is markup: none, the template's one line feed on each side, or all of it.
 VALUES: dict[str, str] = {"": "", "lines": "\n", "stripped": " \t\r\n"}
 
 
 def _kimi_name(text: str) -> tuple[str, str | None]:
-    """`functions.get_weather:0` is the id, and names the function between the two marks."""
+    """`functions.get_weather:0` is the id; the name is between the dot and the colon."""
     text = text.strip()
     name, mark, number = text.rpartition(":")
     if not mark or not number.isdigit():
@@ -60,7 +60,7 @@ def _kimi_name(text: str) -> tuple[str, str | None]:
 
 
 def _attribute(text: str) -> tuple[str, str | None]:
-    """An attribute's value, its entities resolved."""
+    """An attribute's value, with its entities decoded."""
     return text.strip().replace("&quot;", '"').replace("&amp;", "&"), None
 
 
@@ -75,7 +75,7 @@ NAMES: dict[str, Callable[[str], tuple[str, str | None]]] = {
     "kimi": _kimi_name,
     "unquoted": _unquoted,
 }
-"""How a name is read out of its text: the name, and the call's id where it is in it."""
+"""Style → a function from the text to the name, and to the call's id if the text has one."""
 
 STYLES: dict[str, Mapping[str, Any]] = {
     "body": BODIES,
@@ -88,7 +88,7 @@ STYLES: dict[str, Mapping[str, Any]] = {
 }
 
 Types = tuple[str, ...]
-"""JSON Schema types that a value may have, most specific first; empty where nothing is known."""
+"""JSON Schema types that a value may have, most specific first; empty if unknown."""
 
 _ORDER = ("null", "integer", "number", "boolean", "object", "array", "string")
 _ALIASES = {
@@ -129,7 +129,7 @@ def _types(schema: object) -> set[str]:
 
 
 def typed_json(text: str, types: Types) -> str:
-    """`text` as the JSON that its types say it is; a string, as written, where no type fits."""
+    """`text` as JSON of the first type that fits; as a JSON string if none fits."""
     word = text.strip()
     for kind in types:
         if kind == "null" and word.lower() in ("null", "none"):
@@ -150,7 +150,7 @@ def typed_json(text: str, types: Types) -> str:
 
 
 def json_or_string(text: str) -> str:
-    """`text` if it is JSON, else a JSON string of it."""
+    """`text` if it is JSON, otherwise `text` as a JSON string."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -159,7 +159,7 @@ def json_or_string(text: str) -> str:
 
 
 def _literal(text: str) -> object:
-    """A JSON value, or a Python literal, which models write for one; None if it is neither."""
+    """The value of JSON, or of a Python literal, which models write instead; None if it is neither."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -180,7 +180,7 @@ def _finite(value: object) -> bool:
 
 
 def element_json(value: Any, schema: Any) -> str:
-    """An element's text, or its elements as an array or object, as JSON by its schema."""
+    """An element as JSON by its schema: its text as a value, or its child elements as an array or object."""
     schema = schema if isinstance(schema, Mapping) else {}
     types = types_of(schema)
     if isinstance(value, str):
@@ -206,7 +206,7 @@ def element_json(value: Any, schema: Any) -> str:
 
 
 def _container(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a schema that says what its elements are."""
+    """The part of a schema that describes its elements."""
     if "items" in schema or "properties" in schema or "additionalProperties" in schema:
         return schema
     for key in ("anyOf", "oneOf", "allOf"):

@@ -1,4 +1,4 @@
-"""A format bound to a tokenizer: its modes compiled, and which of its markers are tokens there."""
+"""Binds a format to a tokenizer: compiles its modes, and finds the markers that are tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.parsing.spec import CONTENT, REASONING, Emit, Format, Go, Mode, Sin
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A format's modes, compiled for one tokenizer, and where output begins in them."""
+    """A format's modes, compiled for one tokenizer, and the modes in which the output and the answer begin."""
 
     modes: Mapping[str, Live]
     start: str
@@ -24,8 +24,8 @@ class Table:
 class Parser:
     """A format bound to a tokenizer. Immutable; one serves any number of requests.
 
-    tables: "calls" reads everything, "plain" leaves calls as text, "required" and "named" begin the answer with what
-    an engine is constrained to write where the family's own language is not used for forced calls.
+    tables: "calls" parses everything; "plain" leaves calls as text; "required" and "named" parse forced calls, which
+    the engine writes as JSON if the format's `forced` is "json".
     """
 
     format: Format
@@ -35,7 +35,8 @@ class Parser:
     turns: frozenset[int]
     marker_ids: frozenset[int]
     inner: str
-    """All markers that text decides, and bodies' punctuation, for asking whether a token's text may be a part of one."""
+    """The literals that are recognised by text: markers and bodies' punctuation. A token that is part of one is never
+    hidden."""
     suffix: str = ""
     """What this tokenizer adds to the names of the format's markers (`:1a2b` in `<think:1a2b>`)."""
 
@@ -67,7 +68,7 @@ def _spelled(format: Format, suffix: str, added_tokens: Mapping[str, int]) -> Fo
 
 
 def bind(format: Format, added_tokens: Mapping[str, int]) -> Parser:
-    """A parser for one tokenizer.
+    """Bind a format to one tokenizer.
 
     added_tokens: the tokenizer's added vocabulary, text → id. A marker that is exactly one of them is recognised by
         its id, and the same text spelled with ordinary tokens is data; every other marker is recognised by its text.
@@ -111,7 +112,7 @@ def _table(format: Format, added_tokens: Mapping[str, int]) -> Table:
 
 
 def _forced(format: Format, style: str, added_tokens: Mapping[str, int]) -> Table:
-    """The format with its answer beginning as JSON; if it turns out to be none, the format's own reading follows."""
+    """The format with an answer that begins as JSON; if it does not, the format's own rules apply."""
     table = _table(format, added_tokens)
     entry = compile_mode(Mode(Sink.BODY, style), {}, added_tokens)
     modes = dict(table.modes)

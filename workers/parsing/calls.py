@@ -1,4 +1,4 @@
-"""The call that is being read: its name, its arguments and their values, and the events that they make."""
+"""Reads one call: its name, its arguments and their values, and makes the events for them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from workers.parsing.spec import Mode, Sink
 from workers.parsing.state import ParserState
 
 MAX_LEAD = 1024
-"""Most white space that is held to see whether a call or a value's end follows, in characters."""
+"""Most characters of white space that are held back until it is clear whether a call or the end of a value follows."""
 
 
 class CallReader:
-    """One step's working copy of what the state says of the open call; `ParserState` describes the fields."""
+    """One step's working copy of the open call's state; `ParserState` describes the fields."""
 
     __slots__ = (
         "begun_value", "body", "call", "call_id", "call_ids", "captured", "closed", "count", "events", "index", "kept",
@@ -47,11 +47,11 @@ class CallReader:
         return self.call == 2
 
     def shown(self) -> bool:
-        """Whether the client is to see the call: the only one, where calls may not be parallel."""
+        """Whether the client gets the call; without parallel calls, it gets only the first."""
         return self.state.parallel or self.index == 0
 
     def capture(self, here: Mode) -> None:
-        """A name, an id or a key is complete."""
+        """Store a name, an id or a key that is complete."""
         text, call_id = arguments.NAMES[here.style](self.captured)
         self.captured = ""
         if here.sink is Sink.NAME:
@@ -63,7 +63,7 @@ class CallReader:
             self.key = text
 
     def begin(self, name: str, call_id: str | None = None) -> None:
-        """The call's name is known."""
+        """Begin the call, now that its name is known."""
         name = name.strip()
         self.name = name
         if call_id is None and self.call_ids == "kimi":
@@ -74,8 +74,8 @@ class CallReader:
             if self.shown():
                 self.events.append(CallStart(self.index, name, call_id))
 
-    def argue(self, fragment: str) -> None:
-        """The next fragment of the call's arguments."""
+    def add_arguments(self, fragment: str) -> None:
+        """Add the next fragment of the call's arguments."""
         if self.state.complete:
             self.kept += fragment
             return
@@ -84,16 +84,16 @@ class CallReader:
             self.events.append(CallArguments(self.index, fragment))
 
     def schema_of(self, key: str) -> Any:
-        """The schema of the open call's argument."""
+        """The schema of one of the open call's arguments."""
         return self.state.types.get(self.name, {}).get(key)
 
     def end(self) -> None:
-        """The call is whole."""
-        self.argue("}" if self.count else "{}")
+        """End the call, and its arguments object with it."""
+        self.add_arguments("}" if self.count else "{}")
         self.close()
 
     def close(self) -> None:
-        """The call's arguments are whole as they are."""
+        """End the call, whose arguments are already complete."""
         if self.shown():
             if self.state.complete:
                 self.events.append(CallStart(self.index, self.name, self.call_id))
@@ -104,27 +104,27 @@ class CallReader:
         self.forget()
 
     def forget(self) -> None:
-        """No call is open."""
+        """Reset everything about the open call."""
         self.call, self.raw, self.kept, self.name, self.call_id, self.count = 0, "", "", "", None, 0
         self.key, self.value, self.captured, self.body, self.lead = None, "", "", None, ""
 
     # ---- values --------------------------------------------------------------------------------------------------
 
     def open_value(self) -> None:
-        """An argument's key is known, and its value follows."""
+        """Begin the value of the current key."""
         if not self.value:
             typed = self.key is not None and self.key in self.state.types.get(self.name, ())
             self.value = "t" if typed else "s"
         self.captured = ""
         self.begun_value = False
         opening = "{" if self.count == 0 else ", "
-        self.argue(f"{opening}{json.dumps(self.key or '', ensure_ascii=False)}: ")
+        self.add_arguments(f"{opening}{json.dumps(self.key or '', ensure_ascii=False)}: ")
         self.count += 1
         if self.value == "s":
-            self.argue('"')
+            self.add_arguments('"')
 
     def read_value(self, here: Mode, plain: str) -> None:
-        """The next of the open value's text: out at once if it is a string, else held to be typed when it closes."""
+        """Read more of the open value: a string is streamed; any other value is held back until it can be typed."""
         if self.state.complete:
             self.raw += plain
         if self.value != "s":
@@ -150,12 +150,12 @@ class CallReader:
 
     def _quote(self, text: str) -> None:
         if text:
-            self.argue(json.dumps(text, ensure_ascii=False)[1:-1])
+            self.add_arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def close_value(self, here: Mode) -> None:
-        """The open value is complete."""
+        """End the open value."""
         if self.value == "s":
-            self.argue('"')
+            self.add_arguments('"')
         else:
             framing = arguments.VALUES[here.style]
             text = self.captured
@@ -164,8 +164,8 @@ class CallReader:
             else:
                 text = text.strip(framing) if framing else text
             if self.value == "j":
-                self.argue(arguments.json_or_string(text))
+                self.add_arguments(arguments.json_or_string(text))
             else:
                 types = tuple(self.state.types.get(self.name, {}).get(self.key or "", ()))
-                self.argue(arguments.typed_json(text, types))
+                self.add_arguments(arguments.typed_json(text, types))
         self.value, self.captured, self.key = "", "", None

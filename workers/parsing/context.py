@@ -1,4 +1,4 @@
-"""What the request says about how its output is to be read."""
+"""The part of a request that parsing its output depends on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ParseContext:
     tools: tool definitions as in the OpenAI request (`{"type": "function", "function": {"name", "parameters"}}`).
     tool_choice: "none", "auto", "required", or `{"name": NAME}` for one named function.
     template_arguments: `chat_template_kwargs`, resolved with the server's defaults.
-    history_tool_call_count: calls in the conversation so far, for ids that are counted over it.
-    tool_arguments: "stream" gives arguments as they come, "complete" a call only once it has closed.
+    history_tool_call_count: calls in the conversation so far, for families that number ids across it.
+    tool_arguments: "stream" emits arguments as they arrive, "complete" emits a call once it has closed.
     """
 
     tools: tuple[Json, ...] = ()
@@ -33,11 +33,13 @@ class ParseContext:
         if self.tool_arguments not in ("stream", "complete"):
             raise ValueError(f"tool_arguments must be 'stream' or 'complete', not {self.tool_arguments!r}")
         if isinstance(self.tool_choice, str) and self.tool_choice not in ("none", "auto", "required"):
-            raise ValueError(f"tool_choice must be 'none', 'auto', 'required' or a name, not {self.tool_choice!r}")
+            raise ValueError(
+                f"tool_choice must be 'none', 'auto', 'required' or {{'name': NAME}}, not {self.tool_choice!r}"
+            )
 
     @property
     def may_call(self) -> bool:
-        """Whether any call is looked for: there are tools, and the choice is not "none"."""
+        """Whether calls are parsed: there are tools, and the choice is not "none"."""
         return bool(self.tools) and self.tool_choice != "none"
 
     @property
@@ -59,7 +61,7 @@ class ParseContext:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ParseContext:
-        """The context of `to_json`; absent keys are defaults.
+        """Restore the context that `to_json` returned; absent keys get their defaults.
 
         Raises:
             TypeError, ValueError: an unknown key, or a value that is not allowed.

@@ -1,6 +1,6 @@
-"""Finds a mode's markers in text that arrives in pieces: the leftmost one, and of two at one place the longer.
+"""Finds a mode's markers in text that arrives in pieces.
 
-Only the beginning of a marker is ever held back.
+The leftmost marker wins; if two begin at the same place, the longer one. Only the beginning of a marker is held back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from workers.parsing.spec import Go, Mode
 
 
 def _prefix_pattern(literal: str) -> str:
-    """Matches every proper beginning of a literal, longest first."""
+    """A pattern for every proper prefix of a literal, longest first."""
     pattern = ""
     for char in reversed(literal[1:-1]):
         pattern = f"(?:{re.escape(char)}{pattern})?"
@@ -32,7 +32,7 @@ def _compile(literals: Iterable[str], *, partial: bool) -> re.Pattern[str] | Non
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A mode, ready to run: the markers that text decides, and those that a token id decides."""
+    """A compiled mode: the markers that are recognised by their text, and those that are recognised by a token id."""
 
     mode: Mode
     text: Mapping[str, Go]
@@ -42,9 +42,10 @@ class Live:
     prefixes: frozenset[str]
 
     def find(self, text: str, at: int, *, final: bool) -> tuple[int, int, str | None]:
-        """The first marker from `at`: (where it starts, where it ends, its literal).
+        """The first marker at or after `at`, as (start, end, literal).
 
-        The literal is None where the text ends in what may become a marker: it then runs to the text's end.
+        The literal is None if there is no marker. If the text ends with the beginning of one, that is from start to
+        end; otherwise both are the text's length.
         """
         pattern = self.final if final else self.pattern
         found = pattern.search(text, at) if pattern else None
@@ -57,7 +58,7 @@ class Live:
 
 
 def compile_mode(mode: Mode, rules: Mapping[str, Go], added_tokens: Mapping[str, int]) -> Live:
-    """`rules`: literal → where it leads. Where a literal is one added token, its id decides instead of its text."""
+    """Compile a mode. `rules` maps literals to targets; an added token's literal is recognised by its id only."""
     text = {literal: go for literal, go in rules.items() if literal not in added_tokens}
     ids = {added_tokens[literal]: go for literal, go in rules.items() if literal in added_tokens}
     prefixes = frozenset(literal[:size] for literal in text for size in range(1, len(literal)))

@@ -1,6 +1,6 @@
-"""The verbs: pieces in, events out, and a state that is a value.
+"""Runs a parser: pieces in, events out, with the state as a value.
 
-`parse` is `start`, `step` and `finish` folded, so a one-shot answer cannot differ from a streamed one.
+`parse` calls `start`, `step` and `finish`, so a whole answer cannot differ from a streamed one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workers.text.pieces import Piece
 
 
 def start(parser: Parser, context: ParseContext, prompt_token_ids: Sequence[int]) -> ParserState:
-    """The state before the first token. Whether the prompt left reasoning open is settled here, once."""
+    """The state before the first token. This decides, once, whether the prompt left reasoning open."""
     name = "plain"
     if context.may_call:
         name = "calls"
@@ -58,7 +58,7 @@ def _first_mode(parser: Parser, table: Table, context: ParseContext, prompt_toke
 
 
 def _types(context: ParseContext, table: Table) -> dict[str, dict[str, Any]]:
-    """What the tools say of their arguments, as far as this table reads it."""
+    """The types or schemas of the tools' arguments, as far as this table uses them."""
     modes = [live.mode for live in table.modes.values()]
     nested = any(mode.style in arguments.SCHEMA_BODIES for mode in modes)
     if not nested and not any(mode.sink is Sink.VALUE for mode in modes):
@@ -77,7 +77,7 @@ def _types(context: ParseContext, table: Table) -> dict[str, dict[str, Any]]:
 
 
 def step(parser: Parser, state: ParserState, pieces: Sequence[Piece]) -> tuple[ParserState, list[ParseEvent]]:
-    """Read the next pieces: the state after them, and what they meant."""
+    """Read the next pieces; returns the state after them, and their events."""
     run = Run(parser, state)
     for piece in pieces:
         if isinstance(piece, str):
@@ -88,11 +88,12 @@ def step(parser: Parser, state: ParserState, pieces: Sequence[Piece]) -> tuple[P
 
 
 def finish(parser: Parser, state: ParserState, finish_reason: str) -> tuple[list[ParseEvent], str]:
-    """What was held back, now that nothing follows, and the finish reason for the client.
+    """End the output; returns the events of what was held back, and the finish reason for the client.
 
-    finish_reason: the engine's own. A call that was cut off is never completed: with "length" its unfinished markup is
-    dropped, with any other reason it was malformed and comes out as text. "tool_calls" is said only where a call is
-    whole, the engine stopped by itself, and the request did not force one named function.
+    finish_reason: the engine's. A call that was cut off is never completed. With "length", "abort" or "error" its
+    unfinished markup is dropped, unless it may not be a call at all; with "stop" it is malformed and comes out as text.
+    The client gets "tool_calls" only if a call is complete, the engine stopped by itself, and the request did not force
+    one named function.
     """
     run = Run(parser, state)
     run.end_of_output(cut=finish_reason in ("length", "abort", "error"))
@@ -107,7 +108,7 @@ def parse(
     pieces: Sequence[Piece],
     finish_reason: str,
 ) -> tuple[list[ParseEvent], str]:
-    """A whole answer at once: `start`, `step` and `finish`."""
+    """Parse a whole answer; returns its events, and the finish reason for the client."""
     state, events = step(parser, start(parser, context, prompt_token_ids), pieces)
     rest, reason = finish(parser, state, finish_reason)
     return merge([*events, *rest]), reason

@@ -1,7 +1,7 @@
 """Reads one JSON value that arrives in pieces. The state is three short strings.
 
-What comes out is what went in, fragment by fragment, with two exceptions: white space before the value goes, and raw
-control characters inside strings (which models write, and JSON forbids) are escaped.
+The output equals the input, fragment by fragment, with two exceptions: white space before the value is dropped, and raw
+control characters in strings (which models write, and JSON forbids) are escaped.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SCALAR_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)
 
 
 class Status(IntEnum):
-    """What a reader says after a piece of text."""
+    """A reader's status after a piece of text."""
 
     MORE = 0
-    """The text is used up and the value goes on."""
+    """All text has been read, and the value is not complete."""
     CALL = 1
-    """A call is complete; there may be another. (Only argument styles say so.)"""
+    """A call is complete; there may be another. (Only argument styles return this.)"""
     DONE = 2
-    """The value is complete; the text after it is not touched."""
+    """The value is complete; the text after it has not been read."""
     FAIL = 3
     """The text at this place cannot continue the value."""
 
@@ -37,8 +37,8 @@ class Status(IntEnum):
 class Reader:
     """One JSON value, resumable at any character.
 
-    `stack` holds the open brackets, `expect` what may come next, `held` a piece that is not decided yet: the beginning
-    of an escape, or of a number or literal.
+    `stack` holds the open brackets, `expect` what may come next, and `held` the beginning of an escape, a number or a
+    literal.
     """
 
     # expect: v value, V value or ], k key, K key or }, : colon, c comma or close, s in a string value, q in a key,
@@ -62,7 +62,7 @@ class Reader:
         return bool(self.stack) or self.expect != "v"
 
     def read(self, text: str, at: int) -> tuple[int, str, Status]:
-        """Read on from `text[at:]`: (where it stopped, what came out, how it stands)."""
+        """Read `text[at:]`; returns where reading stopped, the output, and the status."""
         out: list[str] = []
         end = len(text)
         while at < end:

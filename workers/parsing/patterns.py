@@ -1,10 +1,10 @@
-r"""Delimiters that are written as regular expressions, read as what a table can say.
+r"""Reads delimiters that are written as regular expressions, as steps that a table can express.
 
     <tool_call>\s*<function=(?P<name>\w+)>  ->  [("<tool_call>", Part.SPACE, "<function=", Capture("name"), ">")]
     \n?</response>                          ->  [("\n</response>",), ("</response>",)]
 
-Alternatives of literal text, white space, text that says nothing, and named groups. A pattern that says more is refused,
-so that nothing is read wrongly in silence.
+Supported are alternatives of literal text, white space, ignored text and named groups. Any other pattern is rejected
+rather than silently misread.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from itertools import product
 MAX_ALTERNATIVES = 32
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _GROUP = re.compile(r"\(\?P<(\w+)>")
-# A run of characters of one class, perhaps after another: a name, a value, or what stands before a literal.
+# A run of characters of one class, perhaps after one of another: a name, a value, or the text before a literal.
 _CLASS = r"(?:\[\^?\]?(?:\\.|[^\]\\])*\]|\\[wSs]|\.)"
 _RUN = re.compile(rf"(?:{_CLASS})?({_CLASS})[*+]\??")
 
 
 class Part(Enum):
-    """What a pattern may hold besides literal text and named groups."""
+    """What a pattern may contain besides literal text and named groups."""
 
     SPACE = r"\s*"
     """White space, or none."""
     ANY = ".*?"
-    """Text that says nothing to anybody."""
+    """Text that is ignored."""
     START = "^"
-    """Where the output begins."""
+    """The beginning of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Text that the pattern names."""
+    """A named group."""
 
     name: str
 
@@ -45,16 +45,22 @@ Steps = tuple[Step, ...]
 
 
 def read_pattern(pattern: str) -> list[Steps]:
-    """The alternatives of a pattern, longest first, neighbouring literals joined.
+    """The alternatives of a pattern, longest first, with adjacent literals joined.
 
     Raises:
-        ValueError: the pattern says what a table cannot; the message names what.
+        ValueError: a table cannot express the pattern; the message quotes the unsupported part.
     """
     found, at = _alternatives(pattern, 0)
     if at < len(pattern):
-        raise ValueError(f"{pattern[at:]!r} is not supported")
+        raise _unsupported(pattern[at:])
     unique = dict.fromkeys(_joined(steps) for steps in found)
     return sorted(unique, key=lambda steps: -sum(len(step) for step in steps if isinstance(step, str)))
+
+
+def _unsupported(part: str) -> ValueError:
+    return ValueError(
+        rf"{part!r} is not supported; use only literal text, \s*, .*? and named groups such as (?P<name>\w+)"
+    )
 
 
 def _joined(steps: Steps) -> Steps:
@@ -67,13 +73,17 @@ def _joined(steps: Steps) -> Steps:
     return tuple(out)
 
 
+def _too_many(pattern: str) -> ValueError:
+    return ValueError(f"{pattern!r} has more than {MAX_ALTERNATIVES} alternatives; use fewer `|` and `?`")
+
+
 def _alternatives(pattern: str, at: int) -> tuple[list[Steps], int]:
     found: list[Steps] = []
     while True:
         branch, at = _sequence(pattern, at)
         found += branch
         if len(found) > MAX_ALTERNATIVES:
-            raise ValueError("too many alternatives")
+            raise _too_many(pattern)
         if not pattern.startswith("|", at):
             return found, at
         at += 1
@@ -86,10 +96,10 @@ def _sequence(pattern: str, at: int) -> tuple[list[Steps], int]:
         if pattern.startswith("?", at):
             atom, at = [*atom, ()], at + 1
         if pattern[at : at + 1] in ("*", "+", "{"):
-            raise ValueError(f"{pattern[at:]!r} is not supported")
+            raise _unsupported(pattern[at:])
         found = [before + after for before, after in product(found, atom)]
         if len(found) > MAX_ALTERNATIVES:
-            raise ValueError("too many alternatives")
+            raise _too_many(pattern)
     return found, at
 
 
@@ -99,21 +109,21 @@ def _atom(pattern: str, at: int) -> tuple[list[Steps], int]:
     if group := _GROUP.match(pattern, at):
         run = _RUN.match(pattern, group.end())
         if run is None or not pattern.startswith(")", run.end()):
-            raise ValueError(f"{pattern[at:]!r} is not supported: a group is one run of characters")
+            raise _unsupported(pattern[at:])
         return [(Capture(group[1]),)], run.end() + 1
     if pattern.startswith("(?:", at):
         found, at = _alternatives(pattern, at + 3)
         if not pattern.startswith(")", at):
-            raise ValueError(f"{pattern!r} has a group that does not close")
+            raise ValueError(f"{pattern!r} has an unclosed group; add the missing ')'")
         return found, at + 1
     char = pattern[at]
     if char == "\\" and at + 1 < len(pattern):
         escaped = pattern[at + 1]
         if escaped.isalnum() and escaped not in _ESCAPES:
-            raise ValueError(f"'\\{escaped}' is not supported")
+            raise _unsupported(f"\\{escaped}")
         return [(_ESCAPES.get(escaped, escaped),)], at + 2
     if char == "^":
         return [(Part.START,)], at + 1
     if char in ".[](){}*+?$\\":
-        raise ValueError(f"{pattern[at:]!r} is not supported")
+        raise _unsupported(pattern[at:])
     return [(char,)], at + 1

@@ -1,4 +1,4 @@
-"""Format names, as vLLM's `--tool-call-parser` and `--reasoning-parser` know them, and where their tables are."""
+"""Maps format names, those of vLLM's `--tool-call-parser` and `--reasoning-parser`, to tables."""
 
 from __future__ import annotations
 
@@ -121,25 +121,25 @@ REASONING: dict[str, str] = {
 
 
 GROUP = "tokenyard.formats"
-"""The entry-point group of formats from elsewhere: name = "module:ATTRIBUTE", for tools and reasoning alike."""
+"""The entry-point group for formats of other packages (name = "module:ATTRIBUTE"), both for tools and for reasoning."""
 
 
 TEMPLATED = ("hf", "beam")
-"""Names whose format is in the tokenizer's own files."""
+"""Names of formats that come from the tokenizer's own files."""
 
 
 def load_format(
     tool_parser: str | None, reasoning_parser: str | None, response_template: Mapping[str, Any] | None = None
 ) -> Format:
-    """The format of a tool-parser name and a reasoning-parser name, either of which may be None.
+    """Load the format for a tool parser's name and a reasoning parser's name; either may be None.
 
-    A name is one of `TOOLS` or `REASONING`, or of the entry-point group `tokenyard.formats`, or the path of a Python file
-    and an attribute of it, `formats/mine.py:MINE`. The names `hf` and `beam` stand for `response_template`, as it is in the
-    tokenizer's configuration.
+    A name is a key of `TOOLS` or `REASONING`, an entry point of the group `tokenyard.formats`, or a Python file and an
+    attribute in it, such as `formats/mine.py:MINE`. The names `hf` and `beam` select `response_template`, a field of
+    the tokenizer's configuration.
 
     Raises:
-        ValueError: a name that nobody registered (the message lists those that are), a file or attribute that is not
-            there, or a table that cannot work (the message says why).
+        ValueError: an unknown name (the message lists the known ones), a missing file or attribute, or a table that
+            cannot work (the message says why).
     """
     if tool_parser in TEMPLATED or reasoning_parser in TEMPLATED:
         return _templated(tool_parser, reasoning_parser, response_template)
@@ -150,9 +150,16 @@ def _templated(
     tool_parser: str | None, reasoning_parser: str | None, response_template: Mapping[str, Any] | None
 ) -> Format:
     if response_template is None:
-        raise ValueError(f"{tool_parser or reasoning_parser!r} needs a tokenizer with a response_template.")
+        name = tool_parser if tool_parser in TEMPLATED else reasoning_parser
+        raise ValueError(
+            f"The parser {name!r} needs a tokenizer with a response_template in its configuration; "
+            "name another parser, or add the template."
+        )
     if {tool_parser, reasoning_parser} - {None, *TEMPLATED}:
-        raise ValueError(f"{tool_parser!r} and {reasoning_parser!r} cannot be combined.")
+        raise ValueError(
+            f"The tool parser {tool_parser!r} and the reasoning parser {reasoning_parser!r} cannot be combined; "
+            f"use {' or '.join(TEMPLATED)} for both or for neither."
+        )
     tools, reasoning = tool_parser is not None, reasoning_parser is not None
     return format_from_template(response_template, tools=tools, reasoning=reasoning)
 
@@ -175,13 +182,13 @@ def _load(names: dict[str, str], name: str, what: str) -> Format:
     if name in elsewhere.names:
         return _checked(elsewhere[name].load(), name)
     known = ", ".join(sorted({*names, *elsewhere.names}))
-    raise ValueError(f"There is no {what} {name!r}; known are {known}.")
+    raise ValueError(f"There is no {what} {name!r}; use one of {known}, or a file as PATH.py:NAME.")
 
 
 def _from_path(path: Path) -> ModuleType:
     spec = spec_from_file_location(f"tokenyard_format_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(f"There is no format file {str(path)!r}.")
+        raise ValueError(f"There is no format file {str(path)!r}; check the path.")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -189,11 +196,12 @@ def _from_path(path: Path) -> ModuleType:
 
 def _attribute(module: ModuleType, attribute: str, name: str) -> object:
     if not hasattr(module, attribute):
-        raise ValueError(f"The format {name!r} is not there: the file has no {attribute!r}.")
+        raise ValueError(f"The format {name!r} does not exist: its file defines no {attribute!r}.")
     return getattr(module, attribute)
 
 
 def _checked(table: object, name: str) -> Format:
     if not isinstance(table, Format):
-        raise ValueError(f"{name!r} is not a format but {type(table).__name__}.")  # noqa: TRY004
+        kind = type(table).__name__
+        raise ValueError(f"{name!r} is not a format: it must be a Format, not {kind}.")  # noqa: TRY004
     return table

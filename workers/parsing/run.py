@@ -1,4 +1,4 @@
-"""One step's working copy of a state: the loop that reads pieces, and what each mode does with them."""
+"""Runs one step on a working copy of the state: reads pieces, and does with each what the mode says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKUP = frozenset({Sink.GAP, Sink.SKIP, Sink.DROP, Sink.NAME, Sink.ID, Sink.KE
 
 
 def merge(events: Sequence[ParseEvent]) -> list[ParseEvent]:
-    """The same events with neighbours of one kind joined."""
+    """The same events, with adjacent ones of one kind joined."""
     out: list[ParseEvent] = []
     parts: list[str] = []
     for event in events:
@@ -57,7 +57,7 @@ def _joined(event: ParseEvent, parts: list[str]) -> ParseEvent:
 
 
 class Run(CallReader):
-    """One step's working copy of the state: reads pieces as the table says."""
+    """One step's working copy of the state; reads pieces by the table's rules."""
 
     __slots__ = ("held", "mode", "parser", "table")
 
@@ -119,7 +119,7 @@ class Run(CallReader):
             at = begin if Emit.READ in go.emits else end
 
     def read_token(self, token: AddedToken) -> None:
-        """Read an added token: a marker here, or a hidden token, or text like any other."""
+        """Read an added token: a marker of this mode, a hidden token, or plain text."""
         here = self.table.modes[self.mode]
         go = here.ids.get(token.token_id)
         if go is not None:
@@ -131,7 +131,7 @@ class Run(CallReader):
             if go is not None and self.body is not None and not self._style(here).begun(self.body):
                 self._apply(token.text, go)
                 return
-            # A marker inside a string is data, whoever spelled it; elsewhere no body goes on with one.
+            # Inside a string a marker is data, even as a token of its own; anywhere else it ends the body.
             if token.token_id in self.parser.marker_ids and self.body and self._style(here).whole(self.body):
                 self._leave_body(here, "")
                 self.read_token(token)
@@ -152,7 +152,7 @@ class Run(CallReader):
         self.read(token.text)
 
     def end_of_output(self, *, cut: bool) -> None:
-        """Nothing follows; `cut` says that the model had not finished."""
+        """End the output; `cut` means that the model had not finished."""
         if self.held:
             self.read("", final=True)
         here = self.table.modes[self.mode]
@@ -165,7 +165,7 @@ class Run(CallReader):
                 self._fail()
             return
         if here.mode.sink in _MARKUP:
-            # A header that never ended was text; a gap, or a marker that nothing followed, says nothing.
+            # An unfinished header is text; a gap, or a marker with nothing after it, gives no event.
             if self.captured:
                 self._fail()
             return
@@ -179,7 +179,7 @@ class Run(CallReader):
     # ---- plain text ----------------------------------------------------------------------------------------------
 
     def _plain(self, here: Live, text: str, at: int, end: int) -> int:
-        """Take the text up to `end` as the mode says; returns where reading goes on."""
+        """Process the text up to `end` as the mode says; returns where to read on."""
         sink = here.mode.sink
         plain = text[at:end] if at or end < len(text) else text
         if sink is Sink.TEXT:
@@ -252,8 +252,7 @@ class Run(CallReader):
             self.lead = ""
         if here.sink is Sink.REASONING and there.sink is not Sink.REASONING:
             self.captured = ""
-        # What closes a call says nothing to anybody, nor does what leads to the answer; what opens a call is text if
-        # none follows.
+        # A marker that closes a call or leads to the answer is dropped; one that opens a call is text if none follows.
         closes = here.sink is Sink.GAP and there.sink is Sink.GAP and not opened
         answers = not self.call and go.to == self.table.answer and Emit.CALL not in go.emits
         if (there.sink in _MARKUP or self.call) and not (closes or answers or Emit.KEEP in go.emits):
@@ -292,7 +291,7 @@ class Run(CallReader):
         return self.captured if self.table.modes[self.mode].mode.sink in (Sink.NAME, Sink.ID, Sink.KEY) else ""
 
     def _enter(self, mode: str) -> None:
-        """Set up what the mode reads into."""
+        """Prepare the state for a mode."""
         there = self.table.modes[mode]
         sink = there.mode.sink
         if sink is Sink.BODY:
@@ -320,7 +319,7 @@ class Run(CallReader):
         return True
 
     def _abandon(self) -> None:
-        """Markup ended without a call being whole: what the client has not seen of it is text."""
+        """Give up the unfinished call: what the client has not seen of its markup becomes text."""
         body = self.table.modes[self.mode].mode
         unseen = self.raw
         if self.call == 2 and not self.state.complete:
@@ -334,7 +333,7 @@ class Run(CallReader):
         self._text(unseen)
 
     def _fail(self) -> None:
-        """This is no call after all: its markup is text, and so is what follows."""
+        """The markup is not a call: it becomes text, and so does what follows."""
         self._abandon()
         self.mode = CONTENT
         self.lead = None
@@ -382,7 +381,7 @@ class Run(CallReader):
         return stopped
 
     def _leave_body(self, here: Live, rest: str) -> None:
-        """The body is complete; `rest` is white space that it read on the way out."""
+        """Leave a complete body; `rest` is white space that was read after it."""
         self.call, self.raw, self.body = 0, "", None
         self.mode = here.mode.then
         self._enter(self.mode)

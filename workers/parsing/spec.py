@@ -1,4 +1,4 @@
-"""What a format is: markers, modes, and a table `(mode, marker) → (mode, emits)`. Data only.
+"""Defines formats: markers, modes and a table of rules `(mode, marker) → (mode, emits)`; data, no code.
 
     HERMES = Format(
         name="hermes",
@@ -10,8 +10,8 @@
         },
     )
 
-A table that cannot work (unknown marker, unreachable mode, unknown style) raises `ValueError` when it is built,
-naming itself.
+Building a table that cannot work (unknown marker, unreachable mode, unknown style) raises `ValueError` with the
+format's name.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ REASONING = "reasoning"
 
 
 class Sink(StrEnum):
-    """What becomes of the plain text between a mode's markers."""
+    """What happens to the plain text between a mode's markers."""
 
     TEXT = "text"
-    """Text for the reader."""
+    """It becomes text events."""
     REASONING = "reasoning"
-    """Text of the reasoning."""
+    """It becomes reasoning events."""
     GAP = "gap"
-    """Between calls: leading white space is framing and goes, anything else is text for the reader."""
+    """Between calls: leading white space is markup and is dropped; anything else is text of the answer."""
     SKIP = "skip"
-    """Inside a call's markup: white space goes, anything else makes the call malformed."""
+    """Inside a call's markup: white space is dropped; anything else makes the call malformed."""
     DROP = "drop"
-    """Inside a call's markup: text that says nothing to anybody."""
+    """Inside a call's markup: all of it is dropped."""
     NAME = "name"
     """The function's name."""
     ID = "id"
@@ -48,9 +48,9 @@ class Sink(StrEnum):
     KEY = "key"
     """The name of an argument."""
     VALUE = "value"
-    """The value of the argument named last, typed by the tool's schema."""
+    """The value of the last key, typed by the tool's schema."""
     BODY = "body"
-    """Read by an argument style, which decides itself where it ends."""
+    """An argument style reads it, and decides where it ends."""
 
 
 class Emit(StrEnum):
@@ -63,9 +63,9 @@ class Emit(StrEnum):
     END = "end"
     """The call is complete."""
     KEEP = "keep"
-    """The marker is plain text of the mode that it leads to."""
+    """The marker is plain text of the target mode."""
     READ = "read"
-    """The marker is read again in the mode that it leads to."""
+    """The target mode reads the marker again."""
     STRING = "string"
     """The value that follows is a string, whatever the schema says."""
     JSON = "json"
@@ -74,17 +74,17 @@ class Emit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A place in the grammar: where its plain text goes, and for a body where it leads when it is complete."""
+    """What the parser is reading: where plain text goes and, for a body, which mode follows it."""
 
     sink: Sink
     style: str = ""
     """Sink.BODY: a name in `arguments.BODIES`. Sink.VALUE: a name in `arguments.VALUES`. Sink.NAME, ID and KEY: a
-    name in `arguments.NAMES`. Sink.TEXT and REASONING: "trimmed". "" for the text as written."""
+    name in `arguments.NAMES`. Sink.TEXT and REASONING: "trimmed". "" leaves the text as written."""
     then: str = CONTENT
 
 
 class Go:
-    """Where a marker leads, and what it emits on the way."""
+    """The target of a rule: the next mode, and what the marker does on the way."""
 
     __slots__ = ("emits", "to")
 
@@ -98,12 +98,12 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """How the prompt's own tokens say whether reasoning is open when the output begins.
+    """How the request and the prompt decide whether reasoning is open when the output begins.
 
-    With thinking off the output begins as an answer. `switches` are the template arguments that turn it on: if any of
-    them is given, one must be true, else `thinking` holds; `off` are values of template arguments that turn it off.
-    Else the last of `opens`, `closes` and `turns` (literal added tokens) decides; at a turn, or where none is found,
-    the format's `start` mode holds.
+    If thinking is off, the output begins with the answer. `switches` are the template arguments that turn it on: if any
+    of them is given, at least one must be true; otherwise `thinking` is the default. `off` lists the (argument, value)
+    pairs that turn it off. If thinking is on, the last of `opens`, `closes` and `turns` (literals of added tokens) in
+    the prompt decides; at a turn, or if there is none, the output begins in the format's `start` mode.
     """
 
     opens: tuple[str, ...] = ()
@@ -116,63 +116,67 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One family's language, or the reasoning or tool half of it."""
+    """How one model family writes, or only the reasoning half or tool half of that."""
 
     name: str
     markers: Mapping[str, str] = field(default_factory=dict)
-    """Marker name → the literal text. More than one name may share a literal, never in one mode."""
+    """Marker name → its literal text. Several names may share a literal, but not within one mode."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
     rules: Mapping[tuple[str, str], Go] = field(default_factory=dict)
     start: str = CONTENT
-    """The mode in which output begins where the prompt does not say otherwise."""
+    """The mode in which the output begins, unless the prompt decides otherwise."""
     answer: str = CONTENT
     """The mode in which the answer begins, after any reasoning."""
     prompt: Prompt = Prompt()
     interrupts: tuple[str, ...] = ()
-    """Literals of the tool half that end reasoning when they appear in it."""
+    """Literals of the tool half that end reasoning."""
     forced: Forced = "native"
-    """What the engine is constrained to write for a required or named call: "native", or "json", a list of
-    `{"name", "parameters"}` (required) or the bare arguments (named)."""
+    """How the engine is constrained to write a required or named call: "native", as the family writes calls, or "json",
+    a list of `{"name", "parameters"}` (required) or only the arguments (named)."""
     prologue: str = ""
-    """Text that belongs to the output though the prompt ended in it."""
+    """Text that the prompt ended with but that belongs to the output."""
     suffix: str = ""
-    """A regular expression of what a checkpoint may add to the names of markers (`<think:1a2b>`); the tokenizer tells."""
+    """A regular expression for the suffix that a checkpoint's tokenizer may add to marker names (`<think:1a2b>`)."""
     plain: Format | None = None
-    """How to read where no call may be made; None where that is as if there were no tool half."""
+    """The format to use if no call is allowed; None: this one without its tool half."""
     call_ids: str = "random"
-    """The shape of a call's id where the model gives none: "random", "kimi" (`functions.name:index`, counted over
+    """The form of a call's id if the model gives none: "random", "kimi" (`functions.name:index`, counted over
     the conversation) or "mistral" (nine letters and digits)."""
 
     def __post_init__(self) -> None:
-        def wrong(what: str, names: set[str]) -> ValueError:
-            return ValueError(f"format {self.name}: {what} {', '.join(sorted(names))}")
+        def wrong(what: str, names: set[str], advice: str) -> ValueError:
+            return ValueError(f"format {self.name}: {what}: {', '.join(sorted(names))}; {advice}")
 
         known = self.all_modes
         used = {marker for _, marker in self.rules}
         if names := used - set(self.markers):
-            raise wrong("rules use undeclared markers:", names)
+            raise wrong("rules use undeclared markers", names, "add them to `markers`")
         if names := set(self.markers) - used:
-            raise wrong("markers without a rule:", names)
+            raise wrong("markers without a rule", names, "add a rule for each, or remove them")
         if names := {marker for marker, literal in self.markers.items() if not literal}:
-            raise wrong("empty markers:", names)
+            raise wrong("empty markers", names, "give each a literal")
         if names := {source for source, _ in self.rules} - set(known):
-            raise wrong("rules from undeclared modes:", names)
+            raise wrong("rules from undeclared modes", names, "add them to `modes`")
         targets = {go.to for go in self.rules.values()} | {mode.then for mode in known.values()}
         if names := (targets | {self.start, self.answer}) - set(known):
-            raise wrong("undeclared modes:", names)
+            raise wrong("rules, `then`, `start` or `answer` lead to undeclared modes", names, "add them to `modes`")
         if names := set(self.modes) - self._reachable():
-            raise wrong("unreachable modes:", names)
+            raise wrong("unreachable modes", names, "add a rule that leads to each, or remove them")
         for source, mode in known.items():
             styles = arguments.STYLES.get(mode.sink.value, {"": None})
             if mode.style not in styles:
-                raise ValueError(f"format {self.name}: mode {source} has no such style: {mode.style!r}")
+                known_styles = ", ".join(map(repr, styles))
+                raise ValueError(
+                    f"format {self.name}: mode {source}: unknown style {mode.style!r}; "
+                    f"a mode with sink {mode.sink} may have {known_styles}"
+                )
             literals = [self.markers[marker] for at, marker in self.rules if at == source]
-            if len(literals) != len(set(literals)):
-                raise ValueError(f"format {self.name}: mode {source} has two rules for one literal")
+            if twins := {literal for literal in literals if literals.count(literal) > 1}:
+                raise wrong(f"mode {source} has two rules for one literal", twins, "keep one of them")
 
     @property
     def all_modes(self) -> dict[str, Mode]:
-        """The declared modes and the two that every format has."""
+        """The declared modes, and the two that every format has."""
         return {CONTENT: Mode(Sink.TEXT), REASONING: Mode(Sink.REASONING), **self.modes}
 
     def _reachable(self) -> set[str]:
@@ -191,17 +195,17 @@ class Format:
 
 
 def live(table: Format, mode: str) -> Iterator[tuple[str, Go]]:
-    """The literals that mean something in a mode, with where they lead."""
+    """The literals of a mode's markers, each with its target."""
     for (source, marker), go in table.rules.items():
         if source == mode:
             yield table.markers[marker], go
 
 
 def compose(tools: Format | None, reasoning: Format | None) -> Format:
-    """One table out of a reasoning half and a tool half, which know nothing of each other.
+    """Combine a reasoning half and a tool half, which are written independently, into one format.
 
-    They meet in the answer: where reasoning ends, the tool half's answer begins, and the literals that the reasoning
-    half lists in `interrupts` open from within reasoning what they open from the answer.
+    Where reasoning ends, the tool half's answer begins. A literal in the reasoning half's `interrupts` leads out of
+    reasoning to the mode to which it leads from the answer.
     """
     if tools is None:
         half = reasoning or Format(name="identity")
@@ -234,7 +238,7 @@ def compose(tools: Format | None, reasoning: Format | None) -> Format:
         name = next(own for own, text in markers.items() if text == literal and own.startswith(f"{tools.name}."))
         to = go.to if go.to in (CONTENT, REASONING) else f"{tools.name}.{go.to}"
         rules[REASONING, name] = Go(to, *go.emits)
-    # What both halves say about a literal in the answer, the tool half decides.
+    # If both halves have a rule for a literal, the tool half's rule wins.
     seen: dict[tuple[str, str], str] = {}
     for source, marker in list(rules):
         literal = markers[marker]

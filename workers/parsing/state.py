@@ -1,4 +1,4 @@
-"""Everything that a parser remembers: one small frozen value that survives JSON."""
+"""A parser's state: one small frozen value that converts to JSON and back."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tasks.errors import InvalidState
 VERSION = 1
 
 Types = dict[str, dict[str, Any]]
-"""Tool name → argument name → its JSON types, or its schema where values may nest."""
+"""Tool name → argument name → its JSON types, or its schema if values may nest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParserState:
-    """Where a parser stands. Only the engine reads or makes the fields.
+    """How far a parser has read. The fields are private to this package.
 
-    What can grow with the output: `held` up to one marker, `raw` and `captured` up to a name, a key or one value that
-    cannot be typed before it closes; with `complete`, `raw` and `kept` up to one call.
+    Some fields grow with the output, within bounds: `held` up to one marker; `raw` and `captured` up to a name, a key
+    or one value that cannot be typed before it closes; with `complete`, `raw` and `kept` up to one call.
     """
 
-    # What the request settled.
+    # Set by the request.
     table: str = "plain"
     parallel: bool = True
     reasoning: bool = True
@@ -35,31 +35,31 @@ class ParserState:
     held: str = ""
     """The beginning of a marker."""
     lead: str | None = None
-    """White space at the beginning of a stretch of text that a call may follow; None once other text came."""
+    """Leading white space that is held back because a call may follow; None after other text."""
     raw: str = ""
-    """What a call's markup was so far, to be text after all if it turns out to be none."""
+    """A call's markup so far; it becomes text if it turns out not to be a call."""
     call: int = 0
     """0 outside a call, 1 in its markup, 2 once its name is known."""
     index: int = 0
-    """The next call's place in the answer."""
+    """The next call's index in the answer."""
     closed: int = 0
     name: str = ""
     call_id: str | None = None
     kept: str = ""
-    """A complete-only call's arguments."""
+    """With `complete`: the open call's arguments so far."""
     captured: str = ""
-    """A name, id, key, or value that cannot be typed yet."""
+    """A name, id or key so far, or a value that cannot be typed yet."""
     key: str | None = None
     count: int = 0
     """Arguments written so far."""
     value: str = ""
-    """How the open value is read: "" none, s string as it comes, t by type, j JSON."""
+    """How the open value is read: "" no value is open, "s" as a streamed string, "t" by its type, "j" as JSON."""
     begun: bool = False
-    """Whether anything of the open string value was read."""
+    """Whether any of the open string value has been read."""
     body: dict[str, Any] | None = None
 
     def dump(self) -> dict[str, Any]:
-        """JSON-able and complete; defaults are left out."""
+        """The state as JSON; fields at their defaults are left out."""
         out: dict[str, Any] = {"v": VERSION}
         for name, default in _DEFAULTS.items():
             value = getattr(self, name)
@@ -69,17 +69,21 @@ class ParserState:
 
     @classmethod
     def load(cls, data: object) -> ParserState:
-        """The state that `dump` gave.
+        """Restore the state that `dump` returned.
 
         Raises:
-            InvalidState: another version, or not a state.
+            InvalidState: not a state, or one of another version.
         """
         if not isinstance(data, dict) or data.get("v") != VERSION:
-            raise InvalidState("The parser's state is of another version.")
+            raise InvalidState(
+                f"The parser's state is not of version {VERSION}: send the last stream_state back unchanged."
+            )
         given = {name: value for name, value in data.items() if name != "v"}
         for name, value in given.items():
             if name not in _DEFAULTS or not isinstance(value, _KINDS[name]):
-                raise InvalidState(f"The parser's state does not add up: {name!r}.")
+                raise InvalidState(
+                    f"The parser's state has no valid field {name!r}: send the last stream_state back unchanged."
+                )
         return cls(**given)
 
 

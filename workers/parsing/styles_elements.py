@@ -1,9 +1,9 @@
-"""Argument style of nested elements, each tag behind a namespace marker (MiniMax M3).
+"""Argument style for nested elements, with a namespace marker before each tag (MiniMax M3).
 
     ]<]minimax[>[<city>Oslo]<]minimax[>[</city>
     ]<]minimax[>[<tags>]<]minimax[>[<item>a]<]minimax[>[</item>]<]minimax[>[</tags>
 
-An element with elements inside is an object, or an array where the schema says so. The body ends where its parent does.
+An element with child elements is an object, or an array if the schema says so. The parent's closing tag ends the body.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _tags(namespace: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """namespace: what stands before each tag. parent: the name of the element whose end is the body's end."""
+    """namespace: the marker before each tag. parent: the element whose closing tag ends the body."""
 
     namespace: str
     parent: str
     typing: Typing
 
-    # t: the text of the argument that is open; at: how far its tags were counted; d: how deep the last of them is;
+    # t: the open argument's text; at: how far its tags have been counted; d: the nesting depth there;
     # n: arguments written.
     def begin(self, name: str | None) -> dict[str, Any]:
         return {"t": "", "at": 0, "d": 0, "n": 0}
@@ -62,7 +62,7 @@ class Elements:
             if closes and not state["d"]:
                 if name.split(" ")[0] != self.parent:
                     return self._fail(state, text, base, held, offset, tag.end())
-                call.argue("}" if state["n"] else "{}")
+                call.add_arguments("}" if state["n"] else "{}")
                 state.update(t="", at=0)
                 return offset + tag.end(), Status.DONE
             if not closes and (len(name) > MAX_NAME or not name.strip() or state["d"] >= MAX_DEPTH):
@@ -73,7 +73,7 @@ class Elements:
                 parsed = _parse(text[base : tag.end()].strip(), tags)
                 if parsed is None:
                     return self._fail(state, text, base, held, offset, tag.end())
-                self._argue(state, *parsed, call)
+                self._add_argument(state, *parsed, call)
                 base = counted
 
     def _fail(
@@ -86,10 +86,10 @@ class Elements:
         start = self.namespace + "<"
         return text.startswith(start) or start.startswith(text)
 
-    def _argue(self, state: dict[str, Any], key: str, value: Element, call: Call) -> None:
+    def _add_argument(self, state: dict[str, Any], key: str, value: Element, call: Call) -> None:
         schema = call.schema_of(key)
         opening = "{" if state["n"] == 0 else ", "
-        call.argue(f"{opening}{json.dumps(key, ensure_ascii=False)}: {self.typing(value, schema)}")
+        call.add_arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: {self.typing(value, schema)}")
         state["n"] += 1
 
     def begun(self, state: dict[str, Any]) -> bool:
@@ -109,7 +109,7 @@ class Elements:
 
 
 def _parse(text: str, tags: re.Pattern[str]) -> tuple[str, Element] | None:
-    """The one element that a text is: its name, and its text or its elements."""
+    """Parse a text that is one element: its name, and its text or child elements; None if it is anything else."""
     stack: list[tuple[str, list[tuple[str, Any]], str]] = [("", [], "")]
     at = 0
     for tag in tags.finditer(text):

@@ -1,4 +1,4 @@
-"""Argument style of Gemma: keys without quotes, strings between their own markers.
+"""Gemma's argument style: keys without quotes, strings between special markers.
 
 {city:<|"|>Oslo<|"|>,days:3,tags:[<|"|>a<|"|>],where:{lat:59.9}}
 """
@@ -50,7 +50,7 @@ class GemmaObject:
                 stop = close if close >= 0 else end - self._overlap(text, at)
                 if phase == "s":
                     if stop > at:
-                        call.argue(json.dumps(text[at:stop], ensure_ascii=False)[1:-1])
+                        call.add_arguments(json.dumps(text[at:stop], ensure_ascii=False)[1:-1])
                 else:
                     state["t"] += text[at:stop]
                     if len(state["t"]) > MAX_NAME:
@@ -60,7 +60,7 @@ class GemmaObject:
                     return end, Status.MORE
                 at = close + len(self.quote)
                 if phase == "s":
-                    call.argue('"')
+                    call.add_arguments('"')
                     state["p"] = "c"
                 else:
                     self._key(state, call)
@@ -82,7 +82,7 @@ class GemmaObject:
                     return at, Status.FAIL
                 else:
                     word = state["t"].strip()
-                    call.argue(word if _SCALAR.fullmatch(word) else json.dumps(word, ensure_ascii=False))
+                    call.add_arguments(word if _SCALAR.fullmatch(word) else json.dumps(word, ensure_ascii=False))
                     state.update(p="c", t="")
                 continue
             space = _SPACE.match(text, at)
@@ -98,29 +98,29 @@ class GemmaObject:
                     return at, Status.FAIL
                 at += len(self.quote)
                 if phase in "vV":
-                    call.argue('"')
+                    call.add_arguments('"')
                 state.update(p="s" if phase in "vV" else "q", t="")
                 continue
             if phase in "vV" and char in "{[":
                 if (not state["s"] and char == "[") or len(state["s"]) >= MAX_DEPTH:
                     return at, Status.FAIL
-                call.argue(char)
+                call.add_arguments(char)
                 state.update(p="K" if char == "{" else "V", s=state["s"] + char)
             elif char in "}]" and phase in "KVc":
                 if (phase == "K") != (char == "}") and phase != "c":
                     return at, Status.FAIL
                 if state["s"][-1] != ("{" if char == "}" else "["):
                     return at, Status.FAIL
-                call.argue(char)
+                call.add_arguments(char)
                 state.update(p="c", s=state["s"][:-1])
                 if not state["s"]:
                     state["p"] = "."
                     return at + 1, Status.DONE
             elif phase == "c" and char == ",":
-                call.argue(", ")
+                call.add_arguments(", ")
                 state["p"] = "k" if state["s"][-1] == "{" else "v"
             elif phase == ":" and char == ":":
-                call.argue(": ")
+                call.add_arguments(": ")
                 state["p"] = "v"
             elif phase in "kK" and char not in ":,{}[]<":
                 state.update(p="n", t="")
@@ -134,11 +134,11 @@ class GemmaObject:
         return at, Status.MORE
 
     def _key(self, state: dict[str, Any], call: Call) -> None:
-        call.argue(json.dumps(state["t"].strip(), ensure_ascii=False))
+        call.add_arguments(json.dumps(state["t"].strip(), ensure_ascii=False))
         state.update(p=":", t="")
 
     def _overlap(self, text: str, at: int) -> int:
-        """How many characters at the end of the text may be the beginning of the quote."""
+        """The number of characters at the end of the text that may begin the quote."""
         for size in range(min(len(self.quote) - 1, len(text) - at), 0, -1):
             if text.endswith(self.quote[:size]):
                 return size

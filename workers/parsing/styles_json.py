@@ -19,14 +19,14 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Call(Protocol):
-    """The call that a style is reading, as the machine lets it see it."""
+    """The call being read, as far as an argument style may use it."""
 
     @property
     def begun(self) -> bool: ...
     def begin(self, name: str, call_id: str | None = None) -> None: ...
-    def argue(self, fragment: str) -> None: ...
+    def add_arguments(self, fragment: str) -> None: ...
     def schema_of(self, key: str) -> Any:
-        """The JSON schema of an argument, for styles that type nested values; None where there is none."""
+        """The JSON schema of an argument, for styles that type nested values; None if it has none."""
 
 
 Typing = Callable[[Any, Any], str]
@@ -34,18 +34,18 @@ Typing = Callable[[Any, Any], str]
 
 
 class Body(Protocol):
-    """An argument style: reads a call's body at any split, with a JSON object as its state."""
+    """An argument style: reads a call's body from chunks of any size; its state is a JSON object."""
 
     def begin(self, name: str | None) -> dict[str, Any]:
-        """The state before the first character; `name` is set where the request forces one function."""
+        """The state before the first character; `name` is set if the request forces one function."""
         ...
 
     def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
-        """Read on from `text[at:]`, changing `state`: where it stopped, and how it stands."""
+        """Read `text[at:]` and update `state`; returns where reading stopped, and the status."""
         ...
 
     def begun(self, state: dict[str, Any]) -> bool:
-        """Whether anything but white space was read."""
+        """Whether anything but white space has been read."""
         ...
 
     def in_string(self, state: dict[str, Any]) -> bool:
@@ -53,15 +53,15 @@ class Body(Protocol):
         ...
 
     def held(self, state: dict[str, Any]) -> str:
-        """Text that was read and that no argument fragment stands for yet."""
+        """Text that has been read but is in no argument fragment yet."""
         ...
 
     def whole(self, state: dict[str, Any]) -> bool:
-        """Whether the output may end here without cutting a call."""
+        """Whether the output may end here without cutting off a call."""
         ...
 
     def sure(self, state: dict[str, Any]) -> bool:
-        """Whether what was read since the last call is the beginning of one, and not of text that looks like it."""
+        """Whether the text since the last call is certain to begin another call, and does not just look like one."""
         ...
 
 
@@ -93,7 +93,7 @@ class JsonObject:
         at, out, status = reader.read(text, at)
         state["r"] = reader.dump()
         if out:
-            call.argue(out)
+            call.add_arguments(out)
         return at, status
 
     def begun(self, state: dict[str, Any]) -> bool:
@@ -117,8 +117,8 @@ class JsonCalls:
     """`{"name": NAME, "arguments": {...}}`, keys in any order.
 
     shape: "one" object, a "list" of them, or "either".
-    between: what may stand between two calls of no list (Llama's "; "), or "" where there is only one.
-    known: further keys that a call may have; None where any key may stand there.
+    between: the separator of calls outside a list (Llama's ";"), or "" if there is only one call.
+    known: other keys that a call may have; None allows any key.
     """
 
     shape: str = "one"
@@ -130,7 +130,7 @@ class JsonCalls:
 
     # p, the phase: ^ before the body, { before an object, K key or }, k key, q in a key, : colon, v before a value,
     # V in a value, c comma or }, "," after an object of a list, ; after an object of no list.
-    # w, what the value is: n name, i id, a arguments, s arguments as a string, z null for arguments, x nothing to us.
+    # w, what the value is: n name, i id, a arguments, s arguments as a string, z null for arguments, x ignored.
     def begin(self, name: str | None) -> dict[str, Any]:
         return {"p": "^", "list": False, **self._empty()}
 
@@ -195,7 +195,7 @@ class JsonCalls:
         return at, Status.MORE
 
     def _choose(self, state: dict[str, Any], char: str) -> bool:
-        """Settle what the value that begins with `char` is to us; False if it cannot be that."""
+        """Decide what to read the value that begins with `char` as; False if the key does not allow it."""
         key, what = state["k"], "x"
         if key in self.name and not state["n"]:
             what = "n" if char == '"' else ""
@@ -207,11 +207,11 @@ class JsonCalls:
         return bool(what)
 
     def _begin(self, state: dict[str, Any], call: Call) -> None:
-        """The call begins with its arguments, not with its name: until then it may turn out to be none."""
+        """Begin the call with its arguments, not with its name: until then it may turn out not to be a call."""
         if state["n"] and not call.begun:
             call.begin(state["n"], state["i"])
             if state["a"]:
-                call.argue(state["a"])
+                call.add_arguments(state["a"])
                 state["a"] = ""
 
     def _read(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
@@ -222,7 +222,7 @@ class JsonCalls:
         if what == "a":
             self._begin(state, call)
             if call.begun:
-                call.argue(out)
+                call.add_arguments(out)
             else:
                 state["a"] += out
         elif what != "x":
@@ -243,7 +243,7 @@ class JsonCalls:
                 return at, Status.FAIL
             self._begin(state, call)
             if call.begun:
-                call.argue(whole)
+                call.add_arguments(whole)
             else:
                 state["a"] = whole
         if what in "asz":
@@ -264,7 +264,7 @@ class JsonCalls:
             return at, Status.FAIL
         self._begin(state, call)
         if not state["done"]:
-            call.argue("{}")
+            call.add_arguments("{}")
         again = state["list"] or bool(self.between)
         state.update(self._empty(), p="," if state["list"] else ";")
         return at + 1, Status.CALL if again else Status.DONE
@@ -303,7 +303,7 @@ class JsonKeyed:
                 at, out, status = reader.read(text, at)
                 state["r"] = reader.dump()
                 if phase == "V":
-                    call.argue(out)
+                    call.add_arguments(out)
                 else:
                     state["t"] += out
                     if len(state["t"]) > MAX_NAME:

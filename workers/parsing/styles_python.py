@@ -1,6 +1,6 @@
-"""Argument style of calls written in Python: `[get_weather(city="Oslo", days=3), ping()]`, or one call on each line.
+"""Argument style for calls in Python syntax: `[get_weather(city="Oslo", days=3), ping()]`, or one call on each line.
 
-Only keyword arguments with literal values are calls; anything else is text that looks like one.
+A call has only keyword arguments with literal values; anything else is text that looks like a call.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CODES = {"x": 2, "u": 4, "U": 8}
 
 
 def _escaped(text: str) -> str | None:
-    """What a Python escape stands for, as text inside a JSON string; None while it is not complete.
+    """A Python escape as text inside a JSON string; None while it is incomplete.
 
-    An escape that Python does not know stands for itself, as it does in Python.
+    An unknown escape stays as it is, as in Python.
     """
     if len(text) < 2:
         return None
@@ -57,7 +57,7 @@ def _quoted(text: str) -> str:
 
 
 def python_json(text: str) -> str | None:
-    """The JSON of a Python literal (JSON's own true, false and null count as such); None if it is none."""
+    """The JSON of a Python literal, which may contain JSON's true, false and null; None if it is not one."""
     source = _NAMES.sub(lambda match: match[1] or _JSON_NAMES[match[2]], text.strip().replace("\r", ""))
     try:
         return json.dumps(ast.literal_eval(_one_line(source)), ensure_ascii=False, allow_nan=False)
@@ -66,7 +66,7 @@ def python_json(text: str) -> str | None:
 
 
 def _one_line(source: str) -> str:
-    """Line feeds inside strings, which models write and Python forbids, as escapes."""
+    """Escape the line feeds inside strings; models write them, and Python forbids them."""
     if "\n" not in source:
         return source
     return re.sub(
@@ -76,7 +76,7 @@ def _one_line(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """opens, closes: the brackets around all calls, or "" where calls stand by themselves, one a line."""
+    """opens, closes: the brackets around all calls, or "" if there is one call on each line."""
 
     opens: str = "["
     closes: str = "]"
@@ -152,10 +152,10 @@ class PythonCalls:
             space = _SPACE.match(text, at)
             at = space.end() if space else at
             if at < end and text[at] in "'\"":
-                # A string comes as it is written; only what follows it can show that the value is none.
+                # A string is streamed; only the text after it can show that the value is more than a string literal.
                 state.update(p="s", q=text[at], t="")
                 self._name(state, call)
-                call.argue('"')
+                call.add_arguments('"')
                 return at + 1, Status.DONE
         while at < end:
             char = text[at]
@@ -187,7 +187,7 @@ class PythonCalls:
                 if value is None:
                     return at, Status.FAIL
                 self._name(state, call)
-                call.argue(value)
+                call.add_arguments(value)
                 state.update(p="K", t="")
                 if char == ")":
                     return self._close(state, at, call)[0], Status.DONE
@@ -203,11 +203,11 @@ class PythonCalls:
         return at, Status.MORE
 
     def _name(self, state: dict[str, Any], call: Call) -> None:
-        """Begin the call at its first value: "[see note (1)]" and "[f(a=b)]" look like one until then."""
+        """Begin the call at its first value: until then, "[see note (1)]" and "[f(a=b)]" look like calls."""
         if not state["n"]:
             call.begin(state["m"])
         opening = "{" if state["n"] == 0 else ", "
-        call.argue(f"{opening}{json.dumps(state['k'], ensure_ascii=False)}: ")
+        call.add_arguments(f"{opening}{json.dumps(state['k'], ensure_ascii=False)}: ")
         state["n"] += 1
 
     def _string(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
@@ -221,18 +221,20 @@ class PythonCalls:
                 at += 1
                 decoded = _escaped(held)
                 state["t"] = held if decoded is None else ""
-                call.argue(decoded or "")
+                call.add_arguments(decoded or "")
                 continue
             plain = _PLAIN[quote].match(text, at)
             if plain:
-                call.argue(held + _quoted(plain[0]) if quote == "'" else held.replace('"', '\\"') + _quoted(plain[0]))
+                call.add_arguments(
+                    held + _quoted(plain[0]) if quote == "'" else held.replace('"', '\\"') + _quoted(plain[0])
+                )
                 state.update(t="", e=False)
                 at = plain.end()
                 continue
             char = text[at]
             at += 1
             if char == "\\":
-                call.argue(_quoted(held))
+                call.add_arguments(_quoted(held))
                 state.update(t=char, e=False)
             elif held + char == state["q"]:
                 state.update(p="e", t="")
@@ -253,7 +255,7 @@ class PythonCalls:
             return at, Status.MORE
         if text[at] not in ",)":
             return at, Status.FAIL
-        call.argue('"')
+        call.add_arguments('"')
         state.update(p="K", q="", t="")
         if text[at] == ")":
             return self._close(state, at, call)[0], Status.DONE
@@ -262,7 +264,7 @@ class PythonCalls:
     def _close(self, state: dict[str, Any], at: int, call: Call) -> tuple[int, Status]:
         if not state["n"]:
             call.begin(state["m"])
-        call.argue("}" if state["n"] else "{}")
+        call.add_arguments("}" if state["n"] else "{}")
         state.update(p=",", t="")
         return at + 1, Status.CALL
 
@@ -283,7 +285,7 @@ class PythonCalls:
 
 
 def _quiet_end(text: str, at: int, quote: str) -> int:
-    """Where the part of a string that needs no thought ends."""
+    """The position of the next quote or escape, or the end of the text."""
     close = text.find(quote, at)
     escape = text.find("\\", at)
     ends = [place for place in (close, escape) if place >= 0]

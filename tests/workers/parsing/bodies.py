@@ -1,4 +1,4 @@
-"""Bodies of calls as models write them, good and bad, by argument style."""
+"""Bodies of calls as models write them, valid and malformed, by argument style."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Response templates as published, and what outputs in their language mean.
+"""Published response templates, and outputs in their formats with the events that these give.
 
-Each is the `response_template` of a tokenizer's configuration. Outputs are written as the family's chat template writes
-them, and events as the recorded cases write theirs (`tests/golden`).
+Each is the `response_template` of a tokenizer's configuration. Outputs are written as the family's chat template
+writes them, and events as in the recorded cases (`tests/golden`).
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ OUTPUTS: dict[str, list[tuple[str, list[Any]]]] = {
         (_tool("get_weather", city=" a\nb "), [["call", "get_weather", {"city": " a\nb "}]]),
     ],
 }  # fmt: skip
-"""Template → outputs with the events that they mean."""
+"""Template → outputs with their events."""
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"version": 2}, "version 2"),
@@ -230,7 +230,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (template("a", thinking={**THINK, "opening": "x"}, tool_calls=JSON_CALL), "thinking: opening"),
     (template("a", thinking={"open_pattern": "x+"}, tool_calls=JSON_CALL), r"thinking.open_pattern: '\+'"),
     (template("a", thinking={"open_pattern": "(?=x)y"}, tool_calls=JSON_CALL), r"thinking.open_pattern: '\(\?=x\)y'"),
-    (template("a", thinking={**THINK, "join": "\n"}, tool_calls=JSON_CALL), "only text as it is written"),
+    (template("a", thinking={**THINK, "join": "\n"}, tool_calls=JSON_CALL), "transform and join are not supported"),
     (template("a", thinking={**THINK, "content_args": {"strip_prefix": "x"}}, tool_calls=JSON_CALL), "strip_prefix"),
     (template("a", thinking=THINK, tool_calls={"content": "json"}), "tool_calls.open"),
     (template("a", thinking=THINK, tool_calls={"open": "<c>", "content": "kv-lines"}), "tool_calls.content: kv-lines"),
@@ -264,4 +264,4 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "tool_calls.transform: calls may have name and arguments",
     ),
 ]
-"""Templates that tables cannot say, and what the error names."""
+"""Templates that a table cannot express, and what the error names."""

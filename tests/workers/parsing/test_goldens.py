@@ -1,4 +1,4 @@
-"""Every recorded case, whole and in pieces, with calls as they come and only when complete."""
+"""Every recorded case, as a whole and in pieces, with calls streamed and with calls complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFFERED = tuple(json.loads((GOLDEN / "offered.json").read_text(encoding="utf-8")
 
 
 def meaning(events: Sequence[ParseEvent]) -> list[list[Any]]:
-    """Events as the recorded cases write them; a call that did not close is no call."""
+    """Events as the recorded cases write them; a call that did not close does not count."""
     out: list[list[Any]] = []
     name, call_id, fragments = "", None, ""
     for event in events:
@@ -47,7 +47,7 @@ def cases(kind: str, name: str) -> list[dict[str, Any]]:
 def test_recorded_cases_after_reasoning(name: str) -> None:
     table = load_format(name, "deepseek_r1")
     if load_format(name, None).plain is not None:
-        pytest.skip("reasoning and calls are one language")
+        pytest.skip("one format parses both reasoning and calls")
     parser = bind(table, {})
     for case in cases("tools", name):
         context = ParseContext.from_json({"tools": OFFERED, "tool_arguments": "complete", **case.get("context", {})})

@@ -1,4 +1,4 @@
-"""What the engine promises beyond the laws that are walked: prompt, token ids, choices, types, finish reasons."""
+"""What the parser guarantees beyond the invariants: prompts, token ids, tool choices, types and finish reasons."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(parser: Parser, *pieces: Piece, prompt: tuple[int, ...] = (), reason: s
         ((1, 2), {}, True),
         ((1, 3), {}, True),
         ((1, 3, 99, 4), {}, False),
-        # Markers of an earlier turn say nothing of this one.
+        # Markers of an earlier turn do not count.
         ((1, 3, 99, 4, 2, 1, 99), {}, True),
         ((1, 99), {"enable_thinking": False}, False),
         ((1, 99), {"enable_thinking": True}, True),
@@ -76,7 +76,7 @@ def test_a_markers_token_inside_a_json_string_is_data_and_elsewhere_ends_the_bod
     assert reason == "stop"
 
 
-def test_special_tokens_are_hidden_unless_asked_for() -> None:
+def test_special_tokens_are_hidden_unless_requested() -> None:
     pieces = (TOKENS["</think>"], "Hi", TOKENS["<|im_end|>"])
     assert read(hermes(QWEN), *pieces)[0] == [Text("Hi")]
     assert read(hermes(QWEN), *pieces, skip_special_tokens=False)[0] == [Text("Hi<|im_end|>")]
@@ -265,7 +265,7 @@ def test_reasoning_text_and_calls_of_one_answer(tools: str, reasoning: str, text
     for pieces in ([text], list(text)):
         events, _ = read(parser, *pieces)
         if "Hi [" in text:
-            # What does not begin as a call is text to its end.
+            # An answer that does not begin as a call is text to its end.
             assert events == [Reasoning("hm"), Text('Hi [f(s="x")]')]
         elif "Hi" in text:
             assert events == [Reasoning("hm"), Text("Hi"), *CALLED]

@@ -1,4 +1,4 @@
-"""The laws and the recorded cases find bugs: each one planted in a copy of the engine makes them fail."""
+"""The invariants and the recorded cases find bugs: each bug planted in a copy of the parser makes them fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ BUGS = {
     "an escape is doubled": ("partial_json.py", "out.append(held)\n", 'out.append("\\\\" + held)\n'),
     "an escape is forgotten between chunks": ("partial_json.py", "return [self.stack, self.expect, self.held]",
                                               'return [self.stack, self.expect, ""]'),
-    "strings are not escaped": ("calls.py", "self.argue(json.dumps(text, ensure_ascii=False)[1:-1])", "self.argue(text)"),
+    "strings are not escaped": (
+        "calls.py", "self.add_arguments(json.dumps(text, ensure_ascii=False)[1:-1])", "self.add_arguments(text)",
+    ),
     "a field is not restored": ("state.py", "if value != default:", 'if value != default and name != "captured":'),
     "leading white space is not restored": ("state.py", "if value != default:", 'if value != default and name != "lead":'),
     "calls are not counted": ("calls.py", "        self.index += 1\n        self.forget()", "        self.forget()"),
@@ -53,7 +55,7 @@ BUGS = {
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages that the laws need, to plant bugs in."""
+    """A copy of the packages under test, to plant bugs in."""
     folder = tmp_path_factory.mktemp("copy")
     keep = shutil.ignore_patterns("__pycache__")
     for part in ("workers/parsing", "workers/text", "tests/contract", "tests/golden", "tests/workers/parsing", "tasks"):

@@ -17,7 +17,7 @@ values = st.recursive(
 
 
 def read(chunks: list[str]) -> tuple[str, Status, str]:
-    """(what came out, how it stands, what was left) with the state saved between chunks."""
+    """(output, status, unread text), with the state saved between chunks."""
     state, out, status = Reader().dump(), "", Status.MORE
     for at, chunk in enumerate(chunks):
         reader = Reader(*json.loads(json.dumps(state)))

@@ -1,4 +1,4 @@
-"""The recorded cases as real tokenizers write them: markers are then tokens, and text comes in tokens' pieces."""
+"""The recorded cases, tokenized by real tokenizers: markers are tokens, and text arrives token by token."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_recorded_cases_as_tokens(name: str, kind: str, folder: str) -> None:
     read = [case for case in cases(kind, name) if case["case"] in recorded.cases]
     assert len(read) >= 12
     for case in read:
-        chunks, asked = recorded.pieces(case), case.get("context", {})
-        # Where no call is read a marker is text, which is hidden if its token is special.
-        given = {"tools": tools, "skip_special_tokens": asked.get("tool_choice") != "none", **asked}
+        chunks, request = recorded.pieces(case), case.get("context", {})
+        # If calls are not parsed, a marker is text, which is hidden if its token is special.
+        given = {"tools": tools, "skip_special_tokens": request.get("tool_choice") != "none", **request}
         for mode in ("complete", "stream"):
             context = ParseContext.from_json({**given, "tool_arguments": mode})
             whole = [piece for chunk in chunks for piece in chunk]
@@ -45,7 +45,7 @@ def test_recorded_cases_as_tokens(name: str, kind: str, folder: str) -> None:
 def test_the_recorded_ids_are_what_the_tokenizer_gives(name: str, kind: str, folder: str) -> None:
     tokenizer: Tokenizer | None = tokenizer_of(folder)
     if tokenizer is None:
-        pytest.skip(f"the tokenizer {folder} is not here")
+        pytest.skip(f"the tokenizer {folder} is not installed")
     recorded = tokens.load(name, kind, folder)
     for case in cases(kind, name):
         assert tokens.encode(tokenizer, case["text"]) == recorded.cases.get(case["case"]), case["case"]

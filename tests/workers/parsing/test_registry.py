@@ -1,4 +1,4 @@
-"""Names, and formats from elsewhere."""
+"""Format names, and formats from files, entry points and response templates."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_every_name_has_its_recorded_cases_and_its_line() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no tool parser 'herms'; known are .*hermes"):
+    with pytest.raises(ValueError, match=r"no tool parser 'herms'; use one of .*hermes"):
         load_format("herms", None)
-    with pytest.raises(ValueError, match=r"no reasoning parser 'qwen'; known are .*qwen3"):
+    with pytest.raises(ValueError, match=r"no reasoning parser 'qwen'; use one of .*qwen3"):
         load_format(None, "qwen")
 
 
@@ -92,8 +92,8 @@ def test_a_format_comes_from_the_tokenizers_response_template() -> None:
         events, reason = parse(parser, ParseContext(tools=tools), (), [text], "stop")
         called = [CallStart(0, "f"), CallArguments(0, '{"a": 1}'), CallEnd(0)]
         assert (events, reason) == ([Reasoning("hm "), Text("Hi"), *called], "tool_calls")
-    with pytest.raises(ValueError, match="needs a tokenizer with a response_template"):
-        load_format("hf", "hf", None)
+    with pytest.raises(ValueError, match="'hf' needs a tokenizer with a response_template"):
+        load_format("hermes", "hf", None)
     with pytest.raises(ValueError, match="cannot be combined"):
         load_format("hermes", "hf", TEMPLATE)
 
@@ -118,12 +118,14 @@ def command(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing"], "known are"),
-        (["hermes", "--chunk", "0"], "--chunk 0: a number"),
-        (["hermes", "--tools", "pyproject.toml"], "pyproject.toml: "),
+        (["nothing"], "use one of"),
+        (["hermes", "--chunk", "0"], "--chunk 0: use a number"),
+        (["hermes", "--tools", "pyproject.toml"], "pyproject.toml is not JSON: "),
         (["hermes", "--tools", "/no/such.json"], "/no/such.json"),
         (["hermes", "--tools", str(GOLDEN / "offered.json"), "--tool-choice", "pong"], "get_weather, ping"),
         (["hf"], "response_template"),
+        (["hermes", "--chat-template-kwargs", "{"], "--chat-template-kwargs is not JSON"),
+        (["hermes", "--chat-template-kwargs", "[]"], "--chat-template-kwargs must be a JSON object"),
     ],
 )
 def test_the_command_says_what_is_wrong(arguments: list[str], says: str) -> None:

@@ -1,4 +1,4 @@
-"""Formats from the tokenizer's own files: the published templates, under every law, and those that are refused."""
+"""Formats from a tokenizer's own files: published templates, which keep every invariant, and rejected ones."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_the_laws_hold(name: str, law: Callable[[Any], None], monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_what_no_parser_was_asked_for_is_text(name: str) -> None:
+def test_without_a_parser_reasoning_and_calls_are_text(name: str) -> None:
     context = ParseContext(tools=OFFERED)
     for text, events in OUTPUTS[name]:
         got, _ = parse(bind(load_format("beam", None, TEMPLATES[name]), {}), context, (), [text], "stop")
-        said = ["text" if kind == "reasoning" else kind for kind, *_ in events]
+        expected = ["text" if kind == "reasoning" else kind for kind, *_ in events]
         kinds = [kind for kind, *_ in meaning(got)]
-        assert [kind for kind in kinds if kind == "call"] == [kind for kind in said if kind == "call"]
+        assert [kind for kind in kinds if kind == "call"] == [kind for kind in expected if kind == "call"]
         assert "reasoning" not in kinds
         got, reason = parse(bind(load_format(None, "beam", TEMPLATES[name]), {}), context, (), [text], "stop")
         assert "call" not in [kind for kind, *_ in meaning(got)]
@@ -73,8 +73,8 @@ def test_a_template_reads_what_the_familys_own_format_reads(name: str, golden: s
         if case["case"] not in recorded.cases or case["case"].startswith(("malformed", "truncated")):
             continue
         chunks = recorded.pieces(case)
-        asked = case.get("context", {})
-        given = {"tools": OFFERED, "skip_special_tokens": asked.get("tool_choice") != "none", **asked}
+        request = case.get("context", {})
+        given = {"tools": OFFERED, "skip_special_tokens": request.get("tool_choice") != "none", **request}
         for pieces in (chunks, [[piece for chunk in chunks for piece in chunk]]):
             context = ParseContext.from_json({"tool_arguments": "complete", **given})
             events, reason = laws.streamed(parser, context, pieces, case["finish_reason"])
@@ -86,7 +86,7 @@ def test_a_template_reads_what_the_familys_own_format_reads(name: str, golden: s
 
 
 @pytest.mark.parametrize(("template", "says"), REFUSED)
-def test_a_template_that_tables_cannot_say_is_refused(template: dict[str, Any], says: str) -> None:
+def test_a_template_that_a_table_cannot_express_is_refused(template: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         load_format("hf", "hf", template)
 
@@ -123,6 +123,6 @@ def test_patterns_are_alternatives_of_steps(pattern: str, alternatives: list[Any
 
 
 @pytest.mark.parametrize("pattern", ["a+", "(a)", "(?=a)b", r"\d", "a{2}", "(?:a", "(?P<n>ab)", "a)", "$"])
-def test_a_pattern_that_says_more_is_refused(pattern: str) -> None:
+def test_an_unsupported_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError):
         read_pattern(pattern)

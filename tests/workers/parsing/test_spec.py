@@ -1,4 +1,4 @@
-"""A table that cannot work says so when it is built, and names itself."""
+"""Building a table that cannot work fails with the format's name and the mistake."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ GOOD: dict[str, Any] = {
         ({"markers": {"CALL": "<call>"}}, "undeclared markers: /CALL"),
         ({"markers": {**GOOD["markers"], "X": "x"}}, "markers without a rule: X"),
         ({"markers": {**GOOD["markers"], "CALL": ""}}, "empty markers: CALL"),
-        ({"modes": {"after": Mode(Sink.GAP)}}, "undeclared modes: call"),
+        ({"modes": {"after": Mode(Sink.GAP)}}, "lead to undeclared modes: call"),
         ({"modes": {**GOOD["modes"], "island": Mode(Sink.SKIP)}}, "unreachable modes: island"),
-        ({"modes": {**GOOD["modes"], "call": Mode(Sink.BODY, "morse", "after")}}, "no such style: 'morse'"),
+        (
+            {"modes": {**GOOD["modes"], "call": Mode(Sink.BODY, "morse", "after")}},
+            "mode call: unknown style 'morse'; a mode with sink body may have 'json_object'",
+        ),
         ({"start": "nowhere"}, "undeclared modes: nowhere"),
         ({"rules": {**GOOD["rules"], ("limbo", "CALL"): Go(CONTENT)}}, "rules from undeclared modes: limbo"),
         (
@@ -32,7 +35,7 @@ GOOD: dict[str, Any] = {
                 "markers": {**GOOD["markers"], "TWIN": "<call>"},
                 "rules": {**GOOD["rules"], (CONTENT, "TWIN"): Go(CONTENT)},
             },
-            "two rules for one literal",
+            "mode content has two rules for one literal: <call>",
         ),
     ],
 )

@@ -1,7 +1,7 @@
-"""Outputs drawn from a format's own table: the specification is its own fuzzer.
+"""Outputs drawn at random from a format's own table, to test the format with.
 
-A walk goes from the format's first mode along its rules, and fills each mode with text that is likely to be
-misread there: pieces of markers, quotes, escapes, white space, other modes' markers.
+A walk starts in the format's first mode and follows its rules. It fills each mode with text that is easily misread
+there: parts of markers, quotes, escapes, white space, other modes' markers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ VALUES = [
 def draw(table: Format, rng: random.Random, length: int = 10, words: list[str] | None = None) -> list[str]:
     """One output as alternating plain texts and markers; markers are whole items.
 
-    words: filled with the words that were written for the reader; each is then a new one.
+    words: if given, collects the words that were written as text or reasoning; each word is then unique.
     """
     modes = table.all_modes
     every = sorted(set(table.markers.values()))
@@ -114,7 +114,7 @@ def split_text(parts: list[str], rng: random.Random) -> list[list[Piece]]:
 
 
 def pieces_of(parts: list[str], added: Mapping[str, int], special: frozenset[str]) -> list[Piece]:
-    """The parts as a detokenizer gives them, with those that are added tokens as such."""
+    """The parts as a detokenizer returns them, with added tokens as `AddedToken`."""
     return [AddedToken(added[part], part, part in special) if part in added else part for part in parts]
 
 

@@ -1,1 +1,1 @@
-"""The families' languages, one small table each. `workers.parsing.registry` says which names they go by."""
+"""The formats of the model families, one small table each; `workers.parsing.registry` maps names to them."""

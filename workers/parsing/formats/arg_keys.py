@@ -5,7 +5,7 @@
     <arg_value>Oslo</arg_value>
     </tool_call>
 
-Hunyuan puts a separator after the name and a section around all calls; K2 Horizon may add a type to each argument.
+Hunyuan writes a separator after the name, and a section around all calls; K2 Horizon may add a type to each argument.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def arg_keys(
         markers["SEPARATOR"] = element(separator)[0]
         rules["name", "SEPARATOR"] = Go("arguments", Emit.BEGIN)
     if types:
-        # K2 Horizon may be told to write JSON in the same element.
+        # K2 Horizon can be prompted to write JSON in the same element.
         markers["{"] = "{"
         rules["name", "{"] = Go("json", Emit.READ)
     used = {marker for _, marker in rules}

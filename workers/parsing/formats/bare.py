@@ -1,4 +1,4 @@
-"""Calls without any marker: the whole answer is one, or begins as one.
+"""Calls without markers: the whole answer is a call, or begins like one.
 
     {"name": "get_weather", "parameters": {"city": "Oslo"}}; {"name": "ping", "parameters": {}}     Llama 3 and 4
     [get_weather(city="Oslo"), ping()]                                                             pythonic
@@ -9,7 +9,7 @@
     </function_calls>                                                                              OLMo 3
     [{"name": "get_weather", "arguments": {"city": "Oslo"}}]                                       xLAM
 
-What turns out to be no call comes out as text.
+If it turns out not to be a call, it comes out as text.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ XLAM = Format(
         (CONTENT, "CALLS"): Go("fenced", Emit.CALL),
         (CONTENT, "```json"): Go("fenced", Emit.CALL),
         (CONTENT, "```\n"): Go("fenced", Emit.CALL),
-        # The reasoning's end is text here; what follows may be calls.
+        # The end of reasoning is text here, and calls may follow it.
         (CONTENT, "THOUGHT"): Go("calls", Emit.KEEP),
         ("after", "/CALL"): Go(CONTENT),
         ("after", "```"): Go(CONTENT),

@@ -1,4 +1,4 @@
-"""Cohere Command: thinking, answer and action each between markers of their own.
+"""Cohere Command: thinking, answer and action, each between its own markers.
 
 <|START_THINKING|>The user wants the weather.<|END_THINKING|>
 <|START_ACTION|>[

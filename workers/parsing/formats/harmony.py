@@ -4,8 +4,8 @@
     <|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>
     <|start|>assistant<|channel|>final<|message|>It is sunny.<|return|>
 
-The prompt ends in `<|start|>assistant`, so that the output begins in a message's header. Analysis is reasoning, final is
-the answer, and so is commentary without a recipient.
+The prompt ends with `<|start|>assistant`, so the output begins in a message's header. The analysis channel is
+reasoning. The final channel is the answer, and so is commentary without a recipient.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _modes() -> dict[str, Mode]:
 
 
 def _plain() -> Format:
-    """Without tools, what was written to a recipient is commentary."""
+    """Without tools, a message to a recipient is commentary."""
     rules = _rules()
     for head in _HEADS:
         rules[head, "TO"] = Go("recipient")
@@ -86,7 +86,7 @@ def _whole() -> Format:
     rules["called", "MESSAGE"] = Go("arguments")
     for end in _ENDS:
         rules["arguments", end] = Go("between", Emit.END)
-    # Built-in tools are not ours to call: what is written to them is reasoning.
+    # Built-in tools are not called here: a message to one is reasoning.
     rules["tool", "CHANNEL"] = Go("tool")
     rules["tool", "CONSTRAIN"] = Go("tool")
     rules["tool", "MESSAGE"] = Go(REASONING)

@@ -1,4 +1,4 @@
-"""Inkling: typed blocks, every marker a token of its own.
+"""Inkling: typed blocks; each marker is one token.
 
 <|message_model|><|content_thinking|>The user wants the weather.<|end_message|>
 <|message_model|><|content_invoke_tool_json|>{"name": "get_weather", "args": {"city": "Oslo"}}<|end_message|>
@@ -40,7 +40,7 @@ _PROMPT = Prompt(
     closes=("<|content_text|>",),
     turns=("<|message_model|>", "<|end_message|>", "<|content_model_end_sampling|>"),
 )
-# A header may name a function, which is nothing for the reader; a header that never ends was text.
+# A header may name a function, which is dropped; an unfinished header is text.
 _MODES = {"head": Mode(Sink.NAME), REASONING: Mode(Sink.REASONING, "trimmed")}
 
 _PLAIN = Format(

@@ -55,7 +55,7 @@ def invokes(
             rules["arguments", closing] = Go(CONTENT, Emit.END)
     for quote in ("", "'", "="):
         rules["calls", f"INVOKE{quote}"] = Go("name", Emit.CALL)
-        # Models forget the section now and then.
+        # Models sometimes forget the section.
         rules[CONTENT, f"INVOKE{quote}"] = Go("name", Emit.CALL)
         rules["arguments", f"PARAMETER{quote}"] = Go("key")
     for end in ('">', "'>", ">"):
@@ -82,7 +82,10 @@ def invokes(
 
 
 def dsml(name: str, section: str, space: str = "", *others: str) -> Format:
-    """DeepSeek's markup: the section's name, what stands before an element's name, other spellings of the section."""
+    """The table for DeepSeek's markup.
+
+    section: its name. space: text before an element's name. others: other names of the section.
+    """
     prefix = f"｜DSML｜{space}"
     sections = [(f"<{prefix}{section}>", f"</{prefix}{section}>")]
     sections += [(f"<{prefix}{other}>", f"</{prefix}{other}>") for other in others]

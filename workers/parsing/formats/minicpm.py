@@ -1,4 +1,4 @@
-"""MiniCPM 5: functions and params by attribute, values raw or in CDATA.
+"""MiniCPM 5: functions and params, named by an attribute; values raw or in CDATA.
 
 <function name="get_weather"><param name="city">Oslo</param></function>
 """

@@ -1,4 +1,4 @@
-"""MiniMax M3: nested elements, each tag behind a namespace marker.
+"""MiniMax M3: nested elements, with a namespace marker before each tag.
 
 ]<]minimax[>[<tool_call>
 ]<]minimax[>[<invoke name="get_weather">

@@ -1,4 +1,4 @@
-"""Muse: messages to a recipient; calls in ATEM elements in the messages to tools.
+"""Muse: messages to recipients; those to tools contain calls as ATEM elements.
 
      to=self<|message|>The user wants the weather.<|eom|>
     <|start|>assistant to=get_weather<|message|>
@@ -9,8 +9,8 @@
     </atem:function_calls><|eom|>
     <|start|>assistant to=user<|message|>It is sunny.<|eot|>
 
-The prompt ends in `<|start|>assistant`, so that the output begins in a message's header. An element that is quoted in
-reasoning or in an answer is no call.
+The prompt ends with `<|start|>assistant`, so the output begins in a message's header. An element that is quoted in
+reasoning or in an answer is not a call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MODES = {
 
 
 def _rules(body: str) -> dict[tuple[str, str], Go]:
-    """The messages' table; `body` is the mode of a message to a tool."""
+    """The rules for messages; `body` is the mode of a message to a tool."""
     rules = {
         ("head", "START"): Go("head"),
         ("head", "assistant"): Go("head"),
@@ -48,7 +48,7 @@ def _rules(body: str) -> dict[tuple[str, str], Go]:
         ("head", "COMMENTARY"): Go("user"),
         ("head", "DEVELOPER"): Go("developer"),
         ("head", "TO"): Go("tool"),
-        # A message to nobody is reasoning.
+        # A message without a recipient is reasoning.
         ("head", "MESSAGE"): Go(REASONING),
         ("self", "MESSAGE"): Go(REASONING),
         ("user", "MESSAGE"): Go(CONTENT),

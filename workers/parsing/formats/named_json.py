@@ -2,8 +2,8 @@
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 
-DeepSeek V3 writes `function<｜tool▁sep｜>get_weather` and fences the arguments as a code block. Kimi's name is the call's
-id as well: `functions.get_weather:0`, counted over the conversation.
+DeepSeek V3 writes `function<｜tool▁sep｜>get_weather`, and the arguments in a code fence. Kimi's name is also the call's
+id: `functions.get_weather:0`, numbered across the conversation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No markup: all of the output is text for the reader.
+"""No markup: the whole output is text.
 
 It is sunny.
 """

@@ -1,4 +1,4 @@
-r"""The format that a tokenizer's own files describe: the `response_template` of its configuration.
+r"""Builds a format from the `response_template` in a tokenizer's configuration.
 
     {"start_anchor": "<|im_start|>assistant\n",
      "fields": {
@@ -9,9 +9,10 @@ r"""The format that a tokenizer's own files describe: the `response_template` of
                        "content_args": {"tag_pattern": "<parameter=(?P<key>\\w+)>\\s*(?P<value>.*?)\\s*</parameter>"},
                        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}}}}
 
-A field is a region between its delimiters, in which nothing but its own end is a marker; the field without an opening
-delimiter is what is left. Built when the model is loaded: a template that needs more than a table can say is refused with
-what it needs, so that nothing is read wrongly in silence. Values are typed by the tools' schemas, as in every format.
+A field is the region between its delimiters; inside it, only its own closing delimiter is a marker. The field without
+an opening delimiter is the rest of the output. The format is built when the model is loaded: a template that a table
+cannot express is rejected rather than silently misread, and the error names the unsupported part. As in every format,
+the tools' schemas decide the types of values.
 """
 
 from __future__ import annotations
@@ -35,31 +36,39 @@ _STYLES = {
     ("name", "args"): "json_args",
     ("tool_name", "parameters"): "cohere",
 }
-"""Where a call as JSON has its function's name and arguments → the argument style."""
+"""The keys of the name and the arguments in a JSON call → the argument style."""
 _QUOTES = {'<|"|>': "gemma4", "<escape>": "functiongemma"}
-"""What stands around the strings of JSON with bare keys → the argument style."""
+"""The string delimiter of JSON with unquoted keys → the argument style."""
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
 def format_from_template(template: Mapping[str, Any], *, tools: bool = True, reasoning: bool = True) -> Format:
-    """The format of a response template. tools, reasoning: what is to be read apart; the rest is text.
+    """Build the format for a response template.
+
+    tools, reasoning: whether to parse calls and reasoning; what is not parsed stays text.
 
     Raises:
-        ValueError: no response template, or one that needs what tables cannot say; the message names it.
+        ValueError: not a response template, or one that a table cannot express; the message names the unsupported part.
     """
     if template.get("version", 1) != 1:
-        raise ValueError(f"response_template: version {template['version']!r} is not known")
+        raise ValueError(f"response_template: version {template['version']!r} is not supported; use version 1")
     fields = template.get("fields")
     if not isinstance(fields, Mapping) or not fields:
-        raise ValueError("response_template: there are no fields")
+        raise ValueError("response_template: no fields; add a `fields` object")
     if unknown := set(fields) - _FIELDS:
-        raise ValueError(f"response_template: fields {', '.join(sorted(unknown))} are not supported")
+        raise ValueError(
+            f"response_template: fields {', '.join(sorted(unknown))} are not supported; "
+            f"use {', '.join(sorted(_FIELDS))}"
+        )
     for name, field in fields.items():
         if unknown := set(field) - _KEYS:
-            raise ValueError(f"response_template: {name}: {', '.join(sorted(unknown))} is not known")
+            known = ", ".join(sorted(_KEYS))
+            raise ValueError(
+                f"response_template: {name}: {', '.join(sorted(unknown))} is not supported; a field may have {known}"
+            )
     for wanted, name in ((tools, "tool_calls"), (reasoning, "thinking")):
         if wanted and name not in fields:
-            raise ValueError(f"response_template: there is no field {name}")
+            raise ValueError(f"response_template: there is no field {name}; add it, or name no parser for it")
     plain = _Builder(template, "response_template_plain", reasoning=reasoning).build()
     if not tools:
         return plain
@@ -69,7 +78,7 @@ def format_from_template(template: Mapping[str, Any], *, tools: bool = True, rea
 
 
 def _delimiters(name: str, field: Mapping[str, Any], end: str) -> list[Steps]:
-    """A field's opening or closing delimiter; empty where it has none."""
+    """A field's opening or closing delimiter; empty if it has none."""
     if f"{end}_pattern" in field:
         try:
             found = read_pattern(field[f"{end}_pattern"])
@@ -81,7 +90,7 @@ def _delimiters(name: str, field: Mapping[str, Any], end: str) -> list[Steps]:
     if found and not all(
         any(isinstance(step, str | Capture) for step in steps) or steps == _AT_START for steps in found
     ):
-        raise ValueError(f"response_template: {name}.{end}: a delimiter must have text")
+        raise ValueError(f"response_template: {name}.{end}: a delimiter must contain literal text or a name")
     return found
 
 
@@ -89,7 +98,7 @@ _AT_START: Steps = (Part.START,)
 
 
 class _Builder:
-    """A table in the making: text and reasoning first, then calls."""
+    """Builds a table: text and reasoning first, then calls."""
 
     def __init__(self, template: Mapping[str, Any], name: str, *, reasoning: bool) -> None:
         self.name = name
@@ -102,7 +111,7 @@ class _Builder:
         self.turns = tuple(
             _TOKEN.findall("".join(self.anchors) or template.get("start_anchor_pattern", "").replace("\\", ""))
         )
-        # Where the answer has an opening delimiter, what is between the regions is framing.
+        # If the answer has an opening delimiter, the text between regions is markup.
         self.framed = bool(_delimiters("content", self.fields.get("content", {}), "open"))
         self.outside = "outside" if self.framed else CONTENT
         if self.framed:
@@ -135,7 +144,7 @@ class _Builder:
         self.rules.setdefault((source, literal), go)
 
     def _mode(self, name: str, mode: Mode) -> str:
-        """A mode of its own; the same one where it is there already."""
+        """Add a mode under an unused name, or reuse an equal one; returns its name."""
         while self.modes.setdefault(name, mode) != mode:
             name += "'"
         return name
@@ -145,14 +154,14 @@ class _Builder:
     def _add_text(self, name: str, field: Mapping[str, Any]) -> None:
         where = f"response_template: {name}"
         if field.get("content", "text") != "text" or field.get("transform") is not None or field.get("join"):
-            raise ValueError(f"{where}: only text as it is written is supported")
+            raise ValueError(f"{where}: content other than text, transform and join are not supported; remove them")
         if unknown := set(field.get("content_args") or {}) - {"strip"}:
-            raise ValueError(f"{where}.content_args: {', '.join(sorted(unknown))} is not supported")
+            raise ValueError(f"{where}.content_args: {', '.join(sorted(unknown))} is not supported; use only strip")
         opens, closes = _delimiters(name, field, "open"), _delimiters(name, field, "close")
         region = REASONING if name == "thinking" else self.outside
         if name == "content" and opens:
             region = self._mode("answer", Mode(Sink.TEXT))
-        # What opens at the output's beginning is read first: its opening delimiter may come again there.
+        # A region that is open from the beginning goes first: its opening delimiter may be repeated in it.
         for steps in sorted(opens, key=lambda steps: steps != _AT_START):
             self._open(name, steps, region)
         if name == "thinking":
@@ -169,7 +178,7 @@ class _Builder:
                 self._rule(self.outside, literal, Go(self.outside))
 
     def _first_tokens(self, literals: list[str]) -> list[str]:
-        """What thinking opens with, where nothing else does: the prompt may end inside an opening delimiter."""
+        """First tokens that only thinking opens with: the prompt may end inside an opening delimiter."""
         found = [token[0] for literal in literals if (token := _TOKEN.match(literal))]
         others = [str(steps) for name in self.fields if name != "thinking" for steps in self._openers(name)]
         return [token for token in found if not any(token in other for other in others)]
@@ -178,10 +187,10 @@ class _Builder:
         return _delimiters(name, self.fields[name], "open")
 
     def _literal(self, name: str, end: str, steps: Steps) -> str:
-        """The text of a delimiter that is nothing else; white space around it stays with the text that it follows."""
+        """The text of a delimiter that is only literal text; white space around it stays in the text before it."""
         inner = [step for step in steps if step is not Part.SPACE]
         if len(inner) != 1 or not isinstance(inner[0], str):
-            raise ValueError(f"response_template: {name}.{end}_pattern: only literal text is supported here")
+            raise ValueError(f"response_template: {name}.{end}_pattern: use only literal text here")
         return inner[0]
 
     def _open(self, name: str, steps: Steps, region: str) -> None:
@@ -201,7 +210,10 @@ class _Builder:
             self._rule(source, literal, Go(region))
 
     def _headed(self, name: str, steps: Steps) -> list[tuple[str, str]]:
-        """Where the last marker of a header counts: a header is text that says nothing, unless it never ends."""
+        """Add a header's modes; returns its last marker with each mode in which it counts.
+
+        A header is dropped, unless it never ends.
+        """
         match [step for step in steps if step is not Part.SPACE]:
             case [str(first), Part.ANY, str(last)]:
                 header = self._mode("header", Mode(Sink.NAME))
@@ -209,25 +221,27 @@ class _Builder:
                     self._rule(source, first, Go(header))
                 return [(header, last)]
             case [Part.ANY, str(last)]:
-                # The prompt may have written the first marker.
+                # The prompt may contain the first marker.
                 self.start = self._mode("header", Mode(Sink.NAME))
                 return [(self.start, last), (self.outside, last)]
-        raise ValueError(f"response_template: {name}.open_pattern: such a header is not supported")
+        raise ValueError(f"response_template: {name}.open_pattern: a header must be TEXT.*?TEXT or .*?TEXT")
 
     # ---- calls ---------------------------------------------------------------------------------------------------
 
     def add_calls(self, field: Mapping[str, Any]) -> None:
-        """The rules of `tool_calls`."""
+        """Add the rules for `tool_calls`."""
         opens, closes = _delimiters("tool_calls", field, "open"), _delimiters("tool_calls", field, "close")
         if not opens:
-            raise ValueError("response_template: tool_calls.open: calls need an opening delimiter")
+            raise ValueError("response_template: tool_calls.open: calls need an opening delimiter; add one")
         content = field.get("content", "text")
         named = [any(step == Capture("name") for step in steps) for steps in opens]
         if any(named) != all(named):
-            raise ValueError("response_template: tool_calls.open_pattern: a name in some alternatives only")
+            raise ValueError("response_template: tool_calls.open_pattern: give all alternatives a name group, or none")
         if content == "xml-inline":
             if not named[0]:
-                raise ValueError("response_template: tool_calls.open_pattern: tags need a name in it")
+                raise ValueError(
+                    r"response_template: tool_calls.open_pattern: tags need a name group, such as (?P<name>\w+)"
+                )
             body = self._add_tags(field, closes)
         else:
             style = _body_style(field, content, named=named[0])
@@ -251,10 +265,10 @@ class _Builder:
             self._chain("tool_calls.open", source, rest, body, Emit.CALL)
 
     def _chain(self, where: str, source: str, steps: Steps, target: str, *emits: Emit) -> None:
-        """The rules that lead through a delimiter, from its first marker to what follows its last."""
+        """Add the rules that lead through a delimiter, from `source` to `target`."""
         steps = steps[1:] if steps[0] is Part.SPACE else steps
         if not isinstance(steps[0], str):
-            raise ValueError(f"response_template: {where}_pattern: it must begin with text")  # noqa: TRY004
+            raise ValueError(f"response_template: {where}_pattern: it must begin with literal text")  # noqa: TRY004
         literals, named = [at for at, step in enumerate(steps) if isinstance(step, str)], False
         sources: list[tuple[str, tuple[Emit, ...]]] = [(source, emits)]
         for at, following in zip(literals, [*literals[1:], len(steps)], strict=True):
@@ -272,14 +286,14 @@ class _Builder:
         if not named:
             return
         if target not in self.modes or self.modes[target].sink is not Sink.BODY:
-            raise ValueError(f"response_template: {where}_pattern: it must end with text")
+            raise ValueError(f"response_template: {where}_pattern: it must end with literal text")
         for mode, some in sources:
             self._rule(mode, "{", Go(target, *some, Emit.READ))
 
     def _between(self, where: str, between: list[Step], at: int) -> str:
         """The mode between two markers of a delimiter."""
         if any(isinstance(step, Capture) and step.name != "name" for step in between):
-            raise ValueError(f"response_template: {where}_pattern: the only group may be the name")
+            raise ValueError(f"response_template: {where}_pattern: the only group allowed is the name")
         if Capture("name") in between:
             return self._mode("name", Mode(Sink.NAME))
         if where.endswith("close"):
@@ -289,19 +303,20 @@ class _Builder:
         return self._mode(f"opening{at}", Mode(Sink.DROP if Part.ANY in between else Sink.SKIP))
 
     def _add_tags(self, field: Mapping[str, Any], closes: list[Steps]) -> str:
-        """Arguments as one tag each; returns the mode between them."""
+        """Add the rules for arguments that are tags; returns the mode between tags."""
         given = dict(field.get("content_args") or {})
         if given.get("merge_duplicates"):
-            raise ValueError("response_template: tool_calls.content_args: merge_duplicates is not supported")
+            raise ValueError("response_template: tool_calls.content_args: merge_duplicates is not supported; remove it")
         if not closes:
-            raise ValueError("response_template: tool_calls.close: tags need a closing delimiter")
+            raise ValueError("response_template: tool_calls.close: tags need a closing delimiter; add one")
         arguments = self._mode("arguments", Mode(Sink.DROP))
         for steps in _tags(given.get("tag_pattern")):
             opens, between, closing, stripped = steps
             parser = given.get("value_parser") or {}
             name, args = parser.get("name", "text"), parser.get("args", {})
             if parser and name not in ("text", "json"):
-                raise ValueError(f"response_template: tool_calls.content_args.value_parser: {name} is not supported")
+                where = "response_template: tool_calls.content_args.value_parser"
+                raise ValueError(f"{where}: {name} is not supported; use text or json")
             stripped = stripped or (bool(parser) and name == "text" and args.get("strip", True))
             key = self._mode("key", Mode(Sink.KEY))
             value = self._mode("value", Mode(Sink.VALUE, "stripped" if stripped else ""))
@@ -314,10 +329,10 @@ class _Builder:
 
 
 def _tags(pattern: object) -> list[tuple[str, str, str, bool]]:
-    """Around a tag's key and value: the text before, between and after, and whether white space of the value goes."""
+    """For each alternative: the text before, between and after key and value, and whether to strip the value."""
     where = "response_template: tool_calls.content_args.tag_pattern"
     if not isinstance(pattern, str):
-        raise ValueError(f"{where}: tags need a pattern")  # noqa: TRY004
+        raise ValueError(f"{where}: tags need a pattern; add one")  # noqa: TRY004
     try:
         found = read_pattern(pattern)
     except ValueError as error:
@@ -332,26 +347,35 @@ def _tags(pattern: object) -> list[tuple[str, str, str, bool]]:
             ):  # fmt: skip
                 out.append((opens, between, closes, True))
             case _:
-                raise ValueError(f"{where}: only a key and a value between literal text are supported")
+                raise ValueError(f"{where}: use only a key and a value, with literal text around them")
     return out
 
 
 def _body_style(field: Mapping[str, Any], content: str, *, named: bool) -> str:
-    """The argument style of a region that is one body."""
+    """The argument style for a region that is one body."""
     where = "response_template: tool_calls"
     given = dict(field.get("content_args") or {})
     if content == "python-call-list" and not given and not named:
         return "python_calls"
     if content != "json":
-        raise ValueError(f"{where}.content: {content} is not supported")
+        raise ValueError(
+            f"{where}.content: {content} is not supported here; use json, xml-inline, or python-call-list with neither "
+            "content_args nor a name group"
+        )
     quotes = given.pop("string_delims", [])
     bare = given.pop("unquoted_keys", False)
     if given:
-        raise ValueError(f"{where}.content_args: {', '.join(sorted(given))} is not supported")
+        raise ValueError(
+            f"{where}.content_args: {', '.join(sorted(given))} is not supported; use string_delims and unquoted_keys"
+        )
     if quotes or bare:
         pairs = [quote[0] for quote in quotes if len(set(quote)) == 1]
         if not (bare and named and len(quotes) == len(pairs) == 1 and pairs[0] in _QUOTES):
-            raise ValueError(f"{where}.content_args: such strings and keys are not supported")
+            known = " or ".join(_QUOTES)
+            raise ValueError(
+                f"{where}.content_args: use unquoted_keys together with one string_delims of {known}, and put the name "
+                "in the delimiter"
+            )
         return _QUOTES[pairs[0]]
     if named:
         return "json_object"
@@ -360,13 +384,16 @@ def _body_style(field: Mapping[str, Any], content: str, *, named: bool) -> str:
 
 def _check_transform(field: Mapping[str, Any], name: str, arguments: str) -> None:
     match field.get("transform"):
-        case {"function": {"name": said, "arguments": rest}} if (said, rest) == (name, arguments):
+        case {"function": {"name": name_path, "arguments": rest}} if (name_path, rest) == (name, arguments):
             return
-    raise ValueError("response_template: tool_calls.transform: a name in the delimiter must be the function's")
+    raise ValueError(
+        f"response_template: tool_calls.transform: with a name in the delimiter, use {name} as the name and "
+        f"{arguments} as the arguments"
+    )
 
 
 def _paths(field: Mapping[str, Any]) -> tuple[str, str]:
-    """Where a call as JSON has its name and its arguments."""
+    """The keys of the name and the arguments in a JSON call."""
     match field.get("transform"):
         case None | {"function": "{content}"}:
             return "name", "arguments"

@@ -1,9 +1,9 @@
-"""Reasoning between an opening and a closing marker, mostly `<think>` and `</think>`.
+"""Reasoning between an opening and a closing marker, usually `<think>` and `</think>`.
 
     <think>The user wants the weather.</think>It is sunny.
 
-Most families open reasoning in the prompt, so that the output begins inside it and often holds the closing marker only.
-They differ in the template arguments that switch it, in what may end it, and in what its white space means.
+Most families open reasoning in the prompt, so the output begins inside it, and often contains only the closing marker.
+They differ in which template arguments switch it, what may end it, and whether white space around it is markup.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def think(
 ) -> Format:
     """The table for one family.
 
-    stray: a closing marker in the answer says nothing and goes; else it is text.
+    stray: whether to drop a closing marker in the answer; otherwise it is text.
     style, text: how reasoning and the answer are framed (`arguments.STYLES`).
     interrupts: markers of calls that end reasoning without its closing marker.
     """
@@ -80,7 +80,7 @@ DEEPSEEK_V41 = think(
     turns=("<｜User｜>", "<｜Assistant｜>"),
 )
 
-# Qwen3 may go from reasoning to a tool call without closing it, and may close it twice.
+# Qwen3 may begin a tool call without closing reasoning, and may close reasoning twice.
 _QWEN = ("<tool_call>",)
 QWEN3 = think("qwen3", interrupts=_QWEN, turns=_CHATML, switches=("enable_thinking",))
 MIMO = think("mimo", interrupts=_QWEN, turns=_CHATML, switches=("enable_thinking",))
@@ -155,7 +155,7 @@ K2_HORIZON = Format(
     ),
 )
 
-# ERNIE may put its answer between markers of its own.
+# ERNIE may put the answer between its own markers.
 ERNIE45 = Format(
     name="ernie45",
     markers={
@@ -201,7 +201,7 @@ HUNYUAN_A13B = Format(
     },
 )
 
-# Granite 3.2 says in plain words where reasoning begins and ends.
+# Granite 3.2 begins and ends reasoning with plain sentences.
 GRANITE = Format(
     name="granite",
     markers={
@@ -218,5 +218,5 @@ GRANITE = Format(
     },
 )
 
-# Reasoning stays in the text, with the opening marker that the prompt ended in.
+# Reasoning stays in the text, with the opening marker that the prompt ended with.
 MINIMAX_M2_APPEND_THINK = Format(name="minimax_m2_append_think", prologue="<think>")

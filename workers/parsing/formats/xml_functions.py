@@ -8,7 +8,7 @@
     </function>
     </tool_call>
 
-The template's line feed on each side of a value is markup; MiMo writes values bare.
+The template's line feed on each side of a value is markup; MiMo writes none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def xml_functions(name: str, opens: str, closes: str, value: str = "lines", forc
         },
         rules={
             (CONTENT, "CALL"): Go("call", Emit.CALL),
-            # Models forget the wrapper now and then.
+            # Models sometimes forget the wrapper.
             (CONTENT, "FUNCTION"): Go("name", Emit.CALL),
             ("call", "FUNCTION"): Go("name"),
             ("call", "/CALL"): Go(CONTENT),
