@@ -1,9 +1,9 @@
-"""What one token id contributes to a text, read off the tokenizer's decoder.
+"""What one token id contributes to a text, derived from the tokenizer's decoder.
 
-A byte-level decoder maps a token to bytes, and a SentencePiece one to text or, by byte fallback, to one byte; both
-are free of context but for a character that several tokens share and, with SentencePiece, one leading space that is
-stripped from the whole text. So decoding is a table, looked up and not searched for. Decoders of other kinds are
-not `exact`: their tokens only have a text among their neighbours.
+A byte-level decoder maps a token to bytes. A SentencePiece decoder maps it to text or, by byte fallback, to one byte.
+Neither depends on context, with two exceptions: several tokens may share a character, and SentencePiece strips one
+leading space from the whole text. So decoding is a table lookup. Decoders of other kinds are not `exact`: a token's
+text depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Contribution = str | bytes | AddedToken
 
 
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte, the other way around."""
+    """Maps GPT-2's printable stand-in for each byte back to the byte."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
@@ -37,7 +37,7 @@ def _bytes_of(token: str) -> bytes:
 
 
 class TokenTable:
-    """The contribution of every token id; entries are made on first use and kept.
+    """The contribution of every token id; entries are computed on first use and cached.
 
     `exact` says whether the table may be used; `strips_leading_space` whether one space at the very beginning of a
     text is dropped; `lossy(data)` is the text of bytes that never became whole characters.
@@ -76,7 +76,7 @@ class TokenTable:
         return fused
 
     def __getitem__(self, token_id: int) -> Contribution | None:
-        """The token's contribution; None for an id that is not in the vocabulary."""
+        """The token's contribution; None for an id outside the vocabulary."""
         try:
             return self._entries[token_id]
         except KeyError:
@@ -116,7 +116,7 @@ class TokenTable:
         return _bytes_of(token).decode(errors="replace") if self._byte_level else self._replaced(token)
 
     def lossy(self, data: bytes) -> str:
-        """Bytes as text, with U+FFFD where they are no character: one for each byte with byte fallback."""
+        """Bytes as text, with U+FFFD for bytes that are not a character: one for each byte, with byte fallback."""
         if not self._byte_fallback:
             return data.decode(errors="replace")
         try:

@@ -1,12 +1,12 @@
-"""Token ids to text as they come: a fold over a small JSON-able state.
+"""Turns token ids into text as they arrive: a fold over a small state that converts to JSON.
 
     state = start(tokenizer, prompt_token_ids, skip_special_tokens=False)
     state, pieces = step(tokenizer, state, [57, 3355])   # ["It is ", AddedToken(151657, "<tool_call>", False)]
     state = finish(state)
 
-All pieces together are the decoded whole, however the ids are cut into steps. Text is held back while it ends inside
-a character, with the tokens' other text, as the reference holds it, but never more than `_MAX_HELD`: endless invalid
-bytes come out as U+FFFD and the state stays small.
+All pieces together are the decoded whole, however the ids are split into steps. If text ends inside a character, all
+text of its tokens is held back, as in the reference, but never more than `_MAX_HELD`: endless invalid bytes come out as
+U+FFFD, and the state stays small.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _MAX_HELD = 64
 """Bytes (or, with an inexact decoder, 16 tokens) that may wait for the rest of a character."""
 _MAX_PENDING = 16
 _CONTEXT = 7
-"""Prompt ids that an inexact decoder needs before it to place its spaces."""
+"""Prompt ids that an inexact decoder needs as context to place spaces."""
+
+_INVALID = "The detokenizer's state is not valid: send the last stream_state back unchanged."
 
 
 @dataclass(frozen=True, slots=True)
 class DetokenizerState:
-    """`at_start` while no text came before, the prompt's included; `held` bytes of unfinished characters.
+    """`at_start` is true before any text, the prompt's included; `held` has the bytes of an unfinished character.
 
-    `context` (ids whose text is out) and `pending` (ids whose text is not) are used by inexact decoders alone.
+    Only inexact decoders use `context` (ids whose text has been sent) and `pending` (ids whose text has not).
     """
 
     skip_special_tokens: bool
@@ -47,8 +49,8 @@ def start(
 ) -> DetokenizerState:
     """The state before the first output token.
 
-    With `skip_special_tokens` hidden tokens give no piece at all; without, they come as `AddedToken`. The prompt
-    decides whether the first token keeps its leading space; its last few ids are enough.
+    With `skip_special_tokens`, hidden tokens give no piece; without it, they give an `AddedToken`. The prompt decides
+    whether the first token keeps its leading space; its last few ids are enough.
     """
     visible = [
         token_id for token_id in prompt_token_ids[-64:] if not (skip_special_tokens and tokenizer.is_hidden(token_id))
@@ -61,7 +63,7 @@ def start(
 def step(
     tokenizer: Tokenizer, state: DetokenizerState, token_ids: Sequence[int]
 ) -> tuple[DetokenizerState, list[Piece]]:
-    """The pieces that these ids complete, adjacent text merged, and the state after them."""
+    """Returns the state after these ids, and the pieces that they complete, with adjacent text merged."""
     if not tokenizer.table.exact:
         return _step_in_context(tokenizer, state, token_ids)
     table = tokenizer.table
@@ -105,14 +107,14 @@ def step(
 
 
 def finish(state: DetokenizerState) -> DetokenizerState:
-    """Ends the text. What still waits for the rest of a character is dropped, as the reference drops it."""
+    """End the text. An unfinished character is dropped, as in the reference."""
     return replace(state, held=b"", pending=())
 
 
 def _step_in_context(
     tokenizer: Tokenizer, state: DetokenizerState, token_ids: Sequence[int]
 ) -> tuple[DetokenizerState, list[Piece]]:
-    """`step` for decoders that place spaces by a token's neighbours: decode with and without the new tokens."""
+    """`step` for decoders that place spaces by a token's neighbours: compares texts with and without the new tokens."""
     context, pending = list(state.context), list(state.pending)
     pieces: list[Piece] = []
 
@@ -144,7 +146,7 @@ def _step_in_context(
 
 
 def dump(state: DetokenizerState) -> dict[str, Any]:
-    """The state as JSON; absent keys are defaults."""
+    """The state as JSON; fields at their defaults are left out."""
     out: dict[str, Any] = {"skip": state.skip_special_tokens}
     if state.at_start:
         out["start"] = True
@@ -158,7 +160,7 @@ def dump(state: DetokenizerState) -> dict[str, Any]:
 
 
 def load(data: dict[str, Any]) -> DetokenizerState:
-    """Restores what `dump` gave; raises `InvalidState` for anything else."""
+    """Restore the state that `dump` returned; raises `InvalidState` for anything else."""
     try:
         state = DetokenizerState(
             skip_special_tokens=data["skip"],
@@ -168,7 +170,7 @@ def load(data: dict[str, Any]) -> DetokenizerState:
             pending=tuple(data.get("pending", ())),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidState("stream_state has no valid text state") from error
+        raise InvalidState(_INVALID) from error
     sound = (
         isinstance(state.skip_special_tokens, bool)
         and isinstance(state.at_start, bool)
@@ -178,5 +180,5 @@ def load(data: dict[str, Any]) -> DetokenizerState:
         and all(type(token_id) is int for token_id in (*state.context, *state.pending))
     )
     if not sound:
-        raise InvalidState("stream_state has no valid text state")
+        raise InvalidState(_INVALID)
     return state

@@ -1,4 +1,4 @@
-"""One token's text and bytes, as log-probabilities show it."""
+"""One token's text and bytes, as log-probabilities show them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from os.path import commonprefix
 from workers.text.tokenizer import Tokenizer
 
 CONTEXT_TOKENS = 4
-"""Sampled ids before a token that may hold the beginning of its character."""
+"""How many sampled ids before a token may hold the beginning of its character."""
 
 
 def describe_token(
     tokenizer: Tokenizer, token_id: int, context: Sequence[int] = ()
 ) -> tuple[str, tuple[int, ...] | None]:
-    """A token's text and that text's UTF-8 bytes; ("", None) for an id that is not in the vocabulary.
+    """A token's text and that text's UTF-8 bytes; ("", None) for an id outside the vocabulary.
 
     A character that several tokens share belongs to the token that completes it, given the sampled ids before it
     (`context`, of which the last `CONTEXT_TOKENS` count); the tokens before show as "".

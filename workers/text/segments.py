@@ -1,8 +1,8 @@
-"""Encodes long prompts piece by piece, and remembers pieces.
+"""Encodes long prompts piece by piece, and caches pieces.
 
-Added tokens cut a text before anything else looks at it, so what is between two of them has the same token ids in
-every prompt: a system prompt, a turn of a conversation that has grown by one turn since. Those ids are kept, up to a
-number of characters; they depend on the text alone and so cannot go stale.
+A tokenizer first splits a text at added tokens, so the piece between two of them has the same token ids in every
+prompt: a system prompt, for example, or an earlier turn of a conversation. The cache keeps those ids, up to a number of
+characters. They depend only on the text, so they cannot go stale.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 MIN_CHARS = 200
-"""Shorter pieces are encoded faster than they are found."""
+"""Shorter pieces are faster to encode than to look up."""
 MAX_CHARS = 4_000_000
-"""Characters kept; their ids take about as many bytes."""
+"""The cache's size in characters; their ids take about as many bytes."""
 
 _CONTEXT_FREE = frozenset({"Split", "Digits", "ByteLevel", "Punctuation"})
 
 
 class SegmentEncoder:
-    """Encodes with a memory; safe to share between threads."""
+    """Encodes with a cache; safe to share between threads."""
 
     def __init__(self, backend: Backend, encode: Callable[[str], list[int]]) -> None:
         added = backend.get_added_tokens_decoder()
         self._encode = encode
         self._ids = {token.content: token_id for token_id, token in added.items()}
         self.usable = bool(added) and _is_context_free(backend)
-        """Whether this tokenizer encodes a piece in the same way wherever it stands."""
+        """Whether this tokenizer encodes a piece the same way everywhere."""
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._added = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if self.usable else None
         self._kept: OrderedDict[str, array[int]] = OrderedDict()
@@ -41,11 +41,11 @@ class SegmentEncoder:
         self._lock = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without any that the tokenizer would add itself."""
+        """The token ids of a text, without the special tokens that the tokenizer would add."""
         if self._added is None:
             return self._encode(text)
         out: list[int] = []
-        # With a group in the pattern, added tokens are at the odd places.
+        # With a group in the pattern, added tokens are at odd positions.
         for place, piece in enumerate(self._added.split(text)):
             if place % 2:
                 out.append(self._ids[piece])
@@ -74,7 +74,7 @@ class SegmentEncoder:
 
 
 def _is_context_free(backend: Backend) -> bool:
-    """Whether nothing but its own text decides on a piece's ids, and added tokens take nothing beside them."""
+    """Whether a piece's ids depend only on its text, and added tokens absorb no text next to them."""
     normalizer = None if backend.normalizer is None else json.loads(backend.normalizer.__getstate__())
     rewrites = normalizer is not None and normalizer.get("normalizers") != []
     for token in backend.get_added_tokens_decoder().values():

@@ -1,11 +1,11 @@
-"""Stop strings in a stream of pieces: a fold over a small JSON-able state.
+"""Finds stop strings in a stream of pieces: a fold over a small state that converts to JSON.
 
     state = start(["\\n\\n", "END"])
     state, pieces, matched = step(state, ["one\\n"])    # ["one"], None: the line break may begin a stop string
     state, pieces, matched = step(state, ["\\ntwo"])    # [], "\\n\\n"
 
-The stop string that is complete first wins, and among those the one listed first. Nothing is held back but what may
-yet become a stop string, and nothing comes after a match.
+The stop string that completes first wins; of several that complete together, the one listed first. Only text that may
+become a stop string is held back, and nothing comes out after a match.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from typing import Any
 from tasks.errors import InvalidState
 from workers.text.pieces import AddedToken, Piece
 
+_INVALID = "The stop strings' state is not valid: send the last stream_state back unchanged."
+
 
 @dataclass(frozen=True, slots=True)
 class StopState:
-    """`held` may begin a stop string; `seen` did, and is out already; no match counts for `unarmed_tokens` more."""
+    """The state between two steps.
+
+    `held` is held back because it may begin a stop string; `seen` may begin one too, but has been sent. Matches do not
+    count in the next `unarmed_tokens` tokens.
+    """
 
     stops: tuple[str, ...]
     include_stop_str_in_output: bool = False
@@ -38,10 +44,10 @@ def start(stops: Sequence[str], *, include_stop_str_in_output: bool = False, min
 def step(
     state: StopState, pieces: Sequence[Piece], *, token_count: int = 1
 ) -> tuple[StopState, list[Piece], str | None]:
-    """The pieces that may go out, and the stop string that ended the text, if any.
+    """Returns the new state, the pieces that may be sent, and the stop string that ended the text, if any.
 
-    `pieces` are what `token_count` tokens gave. A caller that must know which token completed the stop string, or
-    that set `min_tokens`, takes one token at a time.
+    `pieces` come from `token_count` tokens. To learn which token completed the stop string, or to use `min_tokens`,
+    pass one token at a time.
     """
     if state.matched is not None:
         return state, [], state.matched
@@ -69,7 +75,7 @@ def step(
 
 
 def finish(state: StopState) -> tuple[StopState, list[Piece]]:
-    """The text is over: what was held back is text after all."""
+    """End the text; returns the pieces that were held back."""
     return replace(state, held=(), seen=""), list(state.held)
 
 
@@ -91,7 +97,7 @@ def _length(piece: Piece) -> int:
 
 
 def _first_match(text: str, stops: tuple[str, ...], old: int) -> tuple[int, str] | None:
-    """Where the stop string begins that is complete first, beyond the first `old` characters."""
+    """The stop string that completes first, after the first `old` characters, and where it begins."""
     found = [
         (begin + len(stop), order, begin, stop)
         for order, stop in enumerate(stops)
@@ -101,7 +107,7 @@ def _first_match(text: str, stops: tuple[str, ...], old: int) -> tuple[int, str]
 
 
 def _live_prefix(text: str, stops: tuple[str, ...]) -> int:
-    """The length of the longest end of `text` that some stop string begins with."""
+    """The length of the longest suffix of `text` that begins a stop string."""
     longest = 0
     for stop in stops:
         for length in range(min(len(stop) - 1, len(text)), longest, -1):
@@ -112,7 +118,7 @@ def _live_prefix(text: str, stops: tuple[str, ...]) -> int:
 
 
 def _cut(pieces: Sequence[Piece], length: int) -> list[Piece]:
-    """The pieces' first `length` characters; an added token that is cut through goes out as text."""
+    """The pieces' first `length` characters; an added token that is cut becomes text."""
     out: list[Piece] = []
     for piece in pieces:
         if length <= 0:
@@ -124,7 +130,7 @@ def _cut(pieces: Sequence[Piece], length: int) -> list[Piece]:
 
 
 def _hold(pieces: Sequence[Piece], length: int) -> tuple[list[Piece], list[Piece]]:
-    """Pieces split before the last `length` characters, or before the added token that these begin in."""
+    """Pieces split before the last `length` characters, or before the added token in which those begin."""
     for index in range(len(pieces) - 1, -1, -1):
         if length <= 0:
             return list(pieces[: index + 1]), list(pieces[index + 1 :])
@@ -136,7 +142,7 @@ def _hold(pieces: Sequence[Piece], length: int) -> tuple[list[Piece], list[Piece
 
 
 def dump(state: StopState) -> dict[str, Any]:
-    """The state as JSON; absent keys are defaults."""
+    """The state as JSON; fields at their defaults are left out."""
     out: dict[str, Any] = {"stops": list(state.stops)}
     if state.include_stop_str_in_output:
         out["include"] = True
@@ -152,7 +158,7 @@ def dump(state: StopState) -> dict[str, Any]:
 
 
 def load(data: dict[str, Any]) -> StopState:
-    """Restores what `dump` gave; raises `InvalidState` for anything else."""
+    """Restore the state that `dump` returned; raises `InvalidState` for anything else."""
     try:
         state = StopState(
             stops=tuple(data["stops"]),
@@ -170,7 +176,7 @@ def load(data: dict[str, Any]) -> StopState:
             and sum(map(_length, state.held[1:])) + len(state.seen) < max(map(len, state.stops), default=1)
         )
     except (AttributeError, KeyError, TypeError) as error:
-        raise InvalidState("stream_state has no valid stop state") from error
+        raise InvalidState(_INVALID) from error
     if not sound:
-        raise InvalidState("stream_state has no valid stop state")
+        raise InvalidState(_INVALID)
     return state

@@ -1,4 +1,4 @@
-"""A model's tokenizer: text to token ids and back, over the `tokenizers` library alone."""
+"""A model's tokenizer: text to token ids and back, with the `tokenizers` library only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_TOKEN_ID = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """What is known of a tokenizer beside its vocabulary.
+    """What is known about a tokenizer besides its vocabulary.
 
     `fingerprint` changes with any file that the tokenizer was made from. `special_tokens` are the named ones that
-    chat templates read, such as `bos_token`. `special_tokens_in_text` says whether a special token's literal text
-    becomes its id when a text is encoded; where not, it is text like any other.
+    chat templates read, such as `bos_token`. `special_tokens_in_text` says whether encoding turns a special token's
+    literal text into its id; otherwise that is plain text.
     """
 
     fingerprint: str = ""
@@ -34,7 +34,7 @@ class TokenizerInfo:
     max_chars_per_token: int | None = None
     special_tokens_in_text: bool = True
     disputed_characters: str | None = None
-    """As `workers.text.words` has them; without it every text is encoded by the `tokenizers` library."""
+    """From `workers.text.words.disputed_characters`; without it, the `tokenizers` library encodes every text."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TokenizerInfo:
@@ -74,14 +74,14 @@ class Tokenizer:
 
     @cached_property
     def max_chars_per_token(self) -> int:
-        """The length of the longest token: no text of n tokens is longer than n times it."""
+        """The length of the longest token; the text of n tokens is at most n times as long."""
         if self.info.max_chars_per_token is not None:
             return self.info.max_chars_per_token
         return max(map(len, self._backend.get_vocab()), default=1)
 
     @cached_property
     def space_marker(self) -> str | None:
-        """The character that stands for a space where decoding one token alone would strip it."""
+        """The character that represents a space, if decoding a single token would strip the space."""
         return _metaspace(self._backend)
 
     def _named(self, name: str) -> int | None:
@@ -93,7 +93,7 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     def token_of(self, token_id: int) -> str | None:
-        """A token as the vocabulary writes it; None for an id that is not in it."""
+        """A token as the vocabulary writes it; None for an id outside the vocabulary."""
         return self._backend.id_to_token(token_id) if 0 <= token_id <= _MAX_TOKEN_ID else None
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -107,7 +107,7 @@ class Tokenizer:
         return ids
 
     def encode_as_text(self, text: str) -> list[int]:
-        """The token ids of a text in which nothing is a special token, whatever it looks like."""
+        """The token ids of a text; literals of special tokens are encoded as plain text."""
         with self._lock:
             self._backend.encode_special_tokens = True
             try:
@@ -120,7 +120,8 @@ class Tokenizer:
     ) -> tuple[list[int], list[tuple[int, int]]]:
         """The token ids of a text, and each one's (start, end) in characters.
 
-        With `keep_last` no more ids than that, cut on the left; what the tokenizer adds itself stays and counts.
+        `keep_last` limits the number of ids, cutting on the left; special tokens that the tokenizer adds are kept, and
+        count.
         """
         if keep_last is None:
             encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
@@ -133,7 +134,7 @@ class Tokenizer:
         return encoding.ids, encoding.offsets
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of token ids, all at once; ids outside of the vocabulary are left out."""
+        """The text of all the token ids together; ids outside the vocabulary are left out."""
         known = [token_id for token_id in token_ids if 0 <= token_id <= _MAX_TOKEN_ID]
         text: str = self._backend.decode(known, skip_special_tokens=skip_special_tokens)
         return text
@@ -166,7 +167,7 @@ def _metaspace(backend: Backend) -> str | None:
 class LoadedTokenizer:
     """`templates` are the folder's chat templates by name; one without a name is `default`.
 
-    `mistral_file` is what the library mistral-common reads; its `tekken.json` has no vocabulary but bytes.
+    `mistral_file` is the file that mistral-common reads; the vocabulary in a `tekken.json` is bytes, not text.
     """
 
     tokenizer: Tokenizer

@@ -1,11 +1,11 @@
-"""Encodes text word by word, and remembers words.
+"""Encodes text word by word, and caches words.
 
-What a byte-level tokenizer's pre-tokenizer cuts a text into, its words, become token ids each by itself, so a word's
-ids are the same wherever it stands. Cutting and looking up takes a quarter of the time that the `tokenizers` library
-takes for a text, most of which goes into its regular expressions and into offsets that nobody asked for.
+The pre-tokenizer of a byte-level tokenizer splits a text into words, and each word is encoded by itself, so a word has
+the same ids everywhere. Splitting and looking up takes a quarter of the time of the `tokenizers` library, which spends
+most of it on its regular expressions and on offsets that are not needed here.
 
-The words are cut by another regular-expression engine than that library's. The two may know different versions of
-Unicode: a text with a character that they class differently is left to the library (`disputed_characters`).
+The `regex` library splits the words here, not `tokenizers`. The two may know different versions of Unicode, so a text
+with a character that they classify differently is left to `tokenizers` (`disputed_characters`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tokenizers import Tokenizer as Backend
 from workers.text.decoding import BYTE_OF_CHARACTER
 
 MAX_CHARS = 2_000_000
-"""Characters of words that are kept; then all are forgotten."""
+"""The cache's size in characters; when it is full, it is emptied."""
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""How a `ByteLevel` pre-tokenizer cuts by itself."""
+"""How a `ByteLevel` pre-tokenizer splits by default."""
 
 _CHARACTER_OF_BYTE = {byte: character for character, byte in BYTE_OF_CHARACTER.items()}
 
@@ -44,13 +44,14 @@ _CLASSES = [
     r"\s",
 ]
 _FOLDED = "\u017f\u212a"
-"""What an engine may take for a letter of ASCII where case does not count."""
+"""Characters that a library may take for ASCII letters if it ignores case."""
 
 
 class WordEncoder:
-    """Encodes with a memory; safe to share between threads.
+    """Encodes with a cache; safe to share between threads.
 
-    `disputed` is what `disputed_characters` gave for the installed libraries; without it nothing is taken over.
+    `disputed` is the result of `disputed_characters` for the installed libraries; without it, every text is left to
+    `tokenizers`.
     """
 
     def __init__(self, backend: Backend, encode: Callable[[str], list[int]], disputed: str | None) -> None:
@@ -64,11 +65,11 @@ class WordEncoder:
 
     @property
     def usable(self) -> bool:
-        """Whether this tokenizer's words are cut here."""
+        """Whether this encoder can split this tokenizer's words itself."""
         return self._patterns is not None
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text without added tokens in it."""
+        """The token ids of a text that contains no added tokens."""
         if self._patterns is None or self._disputed is None:
             return self._encode(text)
         if not text.isascii():
@@ -93,9 +94,9 @@ class WordEncoder:
 
 
 def disputed_characters() -> str:
-    """The characters that the two engines class differently, as the inside of a regular expression's brackets.
+    """The characters that the two libraries classify differently, as the inside of a regular expression's brackets.
 
-    It takes two seconds, and depends on nothing but the installed versions of `tokenizers`, `regex` and Python.
+    Takes two seconds, and depends only on the installed versions of `tokenizers`, `regex` and Python.
     """
     code_points = [*range(0xD800), *range(0xE000, 0x110000)]
     unassigned = {point for point in code_points if unicodedata.category(chr(point)) == "Cn"}
@@ -114,13 +115,13 @@ def _ranges(code_points: Iterable[int]) -> str:
 
 
 def _takes_text_as_it_is(backend: Backend) -> bool:
-    """Whether nothing but Unicode's composition (NFC) rewrites a text before it is cut."""
+    """Whether a text is split as it is, or after no change but Unicode's composition (NFC)."""
     state = None if backend.normalizer is None else json.loads(backend.normalizer.__getstate__())
     return state is None or state["type"] == "NFC" or state.get("normalizers") == []
 
 
 def _patterns_of(backend: Backend) -> list[regex.Pattern[str]] | None:
-    """The pre-tokenizer's cuts in their order, each a pattern that splits; None where it does anything else."""
+    """The patterns by which the pre-tokenizer splits, in order; None if it does anything else."""
     if backend.pre_tokenizer is None or type(backend.model).__name__ != "BPE":
         return None
     state: dict[str, Any] = json.loads(backend.pre_tokenizer.__getstate__())
@@ -143,5 +144,5 @@ def _patterns_of(backend: Backend) -> list[regex.Pattern[str]] | None:
         patterns = [regex.compile(f"({source})") for source in sources]
     except regex.error:
         return None
-    # More groups would come among the words, and an empty match is a matter of taste.
+    # Further groups would end up among the words, and the libraries disagree about empty matches.
     return None if any(p.groups > 1 or p.fullmatch("") for p in patterns) else patterns

@@ -1,4 +1,4 @@
-"""Small tokenizers of each decoder family, trained or written here, and the real ones where they are installed."""
+"""Small tokenizers of each decoder family, trained or written here, and the real ones that are installed."""
 
 from __future__ import annotations
 

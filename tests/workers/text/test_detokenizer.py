@@ -43,7 +43,7 @@ def merged(pieces: list[Piece]) -> list[Piece]:
 
 
 def reference(tokenizer: Tokenizer, ids: list[int], *, prompt: tuple[int, ...], skip: bool) -> str | None:
-    """What the `tokenizers` library's own stream gives; None where it stumbles over invalid bytes."""
+    """The text from the `tokenizers` library's own stream; None if it fails on invalid bytes."""
     stream = DecodeStream(ids=list(prompt), skip_special_tokens=skip)
     out = ""
     try:

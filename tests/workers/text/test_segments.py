@@ -42,17 +42,17 @@ def test_real_tokenizers_encode_the_same(real):
 
 def test_a_piece_that_was_seen_is_not_encoded_again():
     backend = byte_level()._backend
-    asked: list[str] = []
+    encoded: list[str] = []
 
     def encode(text: str) -> list[int]:
-        asked.append(text)
+        encoded.append(text)
         return plainly(backend, text)
 
     encoder = SegmentEncoder(backend, encode)
     first, second = LINES[0] * 10, LINES[1] * 10
     encoder.encode(f"<|im_start|>{first}<|end|>")
     grown = encoder.encode(f"<|im_start|>{first}<|end|><|im_start|>{second}<|end|>")
-    assert asked == [first, second]
+    assert encoded == [first, second]
     assert grown == plainly(backend, f"<|im_start|>{first}<|end|><|im_start|>{second}<|end|>")
 
 

@@ -33,7 +33,7 @@ def run(stops, steps, **options) -> tuple[list[Piece], str | None, int]:
 
 
 def expected(stops: list[str], steps: list[str], include: bool, min_tokens: int) -> tuple[str, str | None, int]:
-    """The rule itself, on the whole text: after each token, the stop string that is complete first."""
+    """The rule, applied to the whole text: after each token, the stop string that completes first."""
     text = ""
     for count, new in enumerate(steps, 1):
         old, text = len(text), text + new

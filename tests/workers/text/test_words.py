@@ -45,12 +45,12 @@ def library(backend: Backend, text: str) -> list[int]:
 
 
 def alone(backend: Backend) -> WordEncoder:
-    """One that fails where it would ask the library."""
+    """An encoder that fails the test if it leaves a text to the library."""
     return WordEncoder(backend, lambda text: pytest.fail(f"left to the library: {text!a}"), disputed())
 
 
 def texts(count: int, seed: int = 5) -> list[str]:
-    """Texts of all scripts that every engine knows."""
+    """Texts of all scripts, without disputed characters."""
     rng = random.Random(seed)
     out_of_bounds = regex.compile(f"[{disputed()}]")
 
@@ -76,7 +76,7 @@ def test_words_together_are_the_text(real):
             assert encoder.encode(text) == library(backend, text), ascii(text)
 
 
-def test_the_usual_pre_tokenizers_are_taken_over():
+def test_the_usual_pre_tokenizers_are_supported():
     backend = byte_level()._backend
     for pre_tokenizer in (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
@@ -89,7 +89,7 @@ def test_the_usual_pre_tokenizers_are_taken_over():
             assert encoder.encode(text) == library(backend, text), ascii(text)
 
 
-def test_other_tokenizers_are_left_alone():
+def test_other_tokenizers_are_left_to_the_library():
     assert not alone(sentencepiece(strip=True)._backend).usable
     assert not alone(word_piece()._backend).usable
     backend = byte_level()._backend
@@ -104,10 +104,10 @@ def test_other_tokenizers_are_left_alone():
 
 def test_disputed_and_composed_texts_are_left_to_the_library():
     backend = byte_level()._backend
-    asked: list[str] = []
+    encoded: list[str] = []
 
     def encode(text: str) -> list[int]:
-        asked.append(text)
+        encoded.append(text)
         return library(backend, text)
 
     encoder = WordEncoder(backend, encode, disputed())
@@ -115,11 +115,11 @@ def test_disputed_and_composed_texts_are_left_to_the_library():
     for text in left:
         assert encoder.encode(text) == library(backend, text)
         encoder.encode("é 🙂 日本")
-    assert asked == left
+    assert encoded == left
 
 
-def test_what_engines_class_differently_is_disputed():
-    """The installed two agree on every character that is taken over."""
+def test_what_the_libraries_classify_differently_is_disputed():
+    """The two installed libraries agree on every other character."""
     pattern = regex.compile(f"[{disputed()}]")
     agreed = pattern.sub("", "".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000)])))
     backend = byte_level()._backend
