@@ -1,4 +1,4 @@
-"""What holds for every client protocol: its state survives JSON, and the answer depends on the events alone."""
+"""Invariants of every client protocol: its state survives JSON, and its answer depends only on the parse events."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def choice_events(draw: st.DrawFn) -> list[Event]:
 
 
 def grouped(index: int, events: list[Event], cuts: list[int]) -> Iterator[ChoiceDelta]:
-    """The events as deltas, cut at some places; each delta is worth as many tokens as it has events."""
+    """The events as deltas, split at `cuts`; a delta has as many tokens as events."""
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(events)}), len(events)]
     for start, end in pairwise(bounds):
         yield ChoiceDelta(index, tuple(events[start:end]), tuple(range(start, end)), end)

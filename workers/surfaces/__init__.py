@@ -1,1 +1,1 @@
-"""Client protocols: a request to a conversation, events to chunks and responses. Import the module you mean."""
+"""Client protocols: requests to conversations, events to client chunks and answers. Import a protocol's own module."""

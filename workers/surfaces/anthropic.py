@@ -1,4 +1,4 @@
-"""Anthropic's Messages, as vLLM's own server answers them: a request to its conversation, and the surface.
+"""Anthropic's Messages API, as vLLM's own server implements it: requests to conversations, and the surface.
 
 {"model": "m", "max_tokens": 256, "system": "Be kind.", "messages": [{"role": "user", "content": "Weather?"}],
  "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}}
@@ -9,7 +9,7 @@
  "model": "m", "stop_reason": "tool_use", "stop_sequence": null,
  "usage": {"input_tokens": 9, "output_tokens": 21, "cache_read_input_tokens": 0}}
 
-The events that a stream is made of are in `anthropic_answers`.
+`anthropic_answers` makes the stream's events.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.errors import InvalidRequest, InvalidState
+from tasks.errors import InvalidRequest
 from tasks.protocol.anthropic import ContentBlock, Message, MessagesRequest, OutputConfig, Tool
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation
 from tasks.protocol.derender_context import DerenderContext
 from workers.surfaces.anthropic_answers import (
     MessageState,
+    delta_chunks,
     dump_state,
+    final_chunks,
     fold_events,
     load_state,
-    tell_delta,
-    tell_end,
 )
-from workers.surfaces.base import AnswerFacts, ChoiceDelta, parsing_fields
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, invalid_state, parsing_fields
 
 _BILLING_HEADER = "x-anthropic-billing-header"
-"""Begins a block that differs with every request of one client and would defeat prefix caches."""
+"""The beginning of a block that one client changes with every request, which would defeat prefix caching."""
 _OPTIONS = ("cache_salt", "kv_transfer_params", "ec_transfer_params")
 
 
@@ -44,7 +44,7 @@ def read(body: JsonObject) -> MessagesRequest:
 
 
 def quieten(request: MessagesRequest, effort: str) -> MessagesRequest:
-    """The request for a model to which `effort` means "do not think": it goes where thinking is switched off."""
+    """The request for a model that takes `effort` to mean "do not think"; it replaces `thinking` that is disabled."""
     if effort == "none" or request.thinking is None or request.thinking.type != "disabled":
         return request
     config = (request.output_config or OutputConfig()).model_copy(update={"effort": effort})
@@ -52,9 +52,9 @@ def quieten(request: MessagesRequest, effort: str) -> MessagesRequest:
 
 
 def converse(request: MessagesRequest, *, system_first: bool = False) -> Conversation:
-    """What the request asks of the model.
+    """The request as a conversation.
 
-    `system_first` joins all system messages in one at the top, for templates that take no other.
+    `system_first` joins all system messages into one at the top, for templates that accept no other.
     """
     tools = _tools(request)
     choice, parallel = _choice(request, has_tools=tools is not None)
@@ -74,18 +74,18 @@ def converse(request: MessagesRequest, *, system_first: bool = False) -> Convers
 
 
 class AnthropicMessages:
-    """The surface; it has no state of its own, and its requests one choice."""
+    """The surface. It is stateless, and its requests have one choice."""
 
     def read(self, body: JsonObject) -> MessagesRequest:
         """The body as a validated request; raises InvalidRequest naming the field."""
         return read(body)
 
     def converse(self, request: MessagesRequest) -> Conversation:
-        """What the request asks of the model."""
+        """The request as a conversation."""
         return converse(request)
 
     def describe(self, request: MessagesRequest, facts: AnswerFacts) -> DerenderContext:
-        """What the answer's form depends on. Reasoning is always shown, whatever `thinking` asks for."""
+        """The derender context: what the answer depends on. Reasoning is always shown, whatever `thinking` says."""
         conversation = converse(request)
         return DerenderContext(
             surface="anthropic",
@@ -107,15 +107,15 @@ class AnthropicMessages:
     def step(
         self, context: DerenderContext, state: MessageState, delta: ChoiceDelta
     ) -> tuple[MessageState, list[JsonObject]]:
-        """The client's next events."""
-        return tell_delta(context, state, delta)
+        """The client's next stream events."""
+        return delta_chunks(context, state, delta)
 
     def finish(self, context: DerenderContext, state: MessageState) -> tuple[MessageState, list[JsonObject]]:
-        """The events that end the message."""
-        return tell_end(context, state)
+        """The stream events that end the message."""
+        return final_chunks(context, state)
 
     def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
-        """The message that all events of a stream make together."""
+        """The message, put together from all events of its stream."""
         return fold_events(chunks)
 
     def dump(self, state: MessageState) -> JsonObject:
@@ -123,9 +123,9 @@ class AnthropicMessages:
         return dump_state(state)
 
     def load(self, data: Any, choices: int) -> MessageState:
-        """Restores what `dump` gave for one choice; raises InvalidState."""
+        """Restore the state that `dump` returned for one choice; raises InvalidState."""
         if choices != 1:
-            raise InvalidState
+            raise invalid_state("anthropic")
         return load_state(data)
 
 
@@ -153,7 +153,7 @@ def _texts(content: str | list[ContentBlock] | None) -> list[str]:
 
 
 def _turn(message: Message) -> Iterable[JsonObject]:
-    """One message; a user's tool results come before it, as messages of their own."""
+    """One message; a user's tool results come before it, as separate messages."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
         return
@@ -215,7 +215,7 @@ def _url(source: JsonObject) -> str:
 
 
 def _tools(request: MessagesRequest) -> list[Tool] | None:
-    """The tools once the conversation's own additions and removals are made."""
+    """The tools after the conversation's additions and removals."""
     changes = [b for m in request.messages for b in m.blocks if b.type in ("tool_addition", "tool_removal")]
     if not changes:
         return request.tools
@@ -228,7 +228,9 @@ def _tools(request: MessagesRequest) -> list[Tool] | None:
         if change.definition is not None:
             tools[name] = change.definition
         elif name not in tools:
-            raise InvalidRequest(f"there is no tool {name!r} to add or remove", param="messages")
+            raise InvalidRequest(
+                f"{block.type} names the tool {name!r}, which is not defined: add it to tools", param="messages"
+            )
         elif block.type == "tool_addition":
             tools[name] = tools[name].model_copy(update={"defer_loading": None})
         if block.type == "tool_removal":

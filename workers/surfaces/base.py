@@ -1,4 +1,4 @@
-"""What every client protocol is: requests to conversations, events to chunks, chunks to a response.
+"""The interface of every client protocol: requests to conversations, events to client chunks, chunks to a response.
 
     surface = load_surface("openai_chat")
     request = surface.read(body)
@@ -7,9 +7,9 @@
     state = surface.start(context)
     state, chunks = surface.step(context, state, delta)
     state, chunks = surface.finish(context, state)
-    response = surface.fold(context, all_chunks)        # a one-shot answer is its stream, folded
+    response = surface.fold(context, all_chunks)        # a whole answer is its stream, folded
 
-A surface is pure: its state is frozen and survives JSON through `dump` and `load`.
+A surface is pure: its state is frozen, and `dump` and `load` convert it to JSON and back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
-from tasks.errors import InvalidRequest
+from tasks.errors import InvalidRequest, InvalidState
 from tasks.protocol.base import JsonObject
 from tasks.protocol.conversation import Conversation, count_tool_calls
 from tasks.protocol.derender_context import DerenderContext
@@ -73,15 +73,15 @@ OPTION_FIELDS = (
     "kv_transfer_params",
     "ec_transfer_params",
 )
-"""Request fields that go into the engine's request as they are."""
+"""Request fields that are copied into the engine's request."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What an answer depends on beside its request: who answers, when, and what came out of rendering."""
+    """What an answer depends on besides its request: the model, the time, and the result of rendering."""
 
     model: str
-    """The name that the answer gives."""
+    """The model's name in the answer."""
     response_id: str
     created: int
     """Unix seconds."""
@@ -90,25 +90,25 @@ class AnswerFacts:
     reasoning_parser: bool = False
     tool_arguments: str = "stream"
     call_ids: str = "random"
-    """How ids of calls look that come without one: "random" or "mistral"."""
+    """The form of a call's id if the model gives none: "random" or "mistral"."""
     template_arguments: JsonObject = field(default_factory=dict)
-    """What the prompt was rendered with: the request's arguments, and the model's defaults under them."""
+    """The arguments that the prompt was rendered with: the request's, and the model's defaults for the others."""
     sampling: JsonObject = field(default_factory=dict)
-    """The engine's sampling parameters, with the model's defaults in their places; empty where they are not known."""
+    """The engine's sampling parameters, with the model's defaults filled in; empty if they are not known."""
     skip_special_tokens: bool = True
-    """For requests that leave it open."""
+    """The default for requests that do not set it."""
     stop_token_ids: tuple[int, ...] = ()
-    """The model's own, beside the request's."""
+    """The model's own, in addition to the request's."""
     system_fingerprint: str | None = None
     prompt_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What the next tokens of one choice meant.
+    """The events of one choice's next tokens.
 
-    `events` holds parse events in order, at most one `Logprobs`, and a `Finish` last where the choice ended; its reason
-    is OpenAI's, so `tool_calls` where the model stopped by itself after a whole call.
+    `events` holds parse events in order, at most one `Logprobs`, and a `Finish` last if the choice ended; its reason is
+    OpenAI's, so `tool_calls` if the model stopped by itself after a complete call.
     `completion_tokens` and `reasoning_tokens` are the choice's totals so far.
     """
 
@@ -118,22 +118,22 @@ class ChoiceDelta:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int | None = None
-    """Prompt tokens that the engine had in its cache, where it says so."""
+    """Prompt tokens that the engine had in its cache, if it reports them."""
     extra: JsonObject | None = None
-    """What only the engine knows: `prompt_logprobs`, `kv_transfer_params`, `metrics`."""
+    """What only the engine can provide: `prompt_logprobs`, `kv_transfer_params`, `metrics`."""
 
 
 class Surface(Protocol):
-    """A client protocol; `Any` stands for its own request and state."""
+    """A client protocol; `Any` is the type of its own request or state."""
 
     def read(self, body: JsonObject) -> Any:
         """The body as a validated request; raises InvalidRequest naming the field."""
 
     def converse(self, request: Any) -> Conversation:
-        """What the request asks of the model."""
+        """The request as a conversation."""
 
     def describe(self, request: Any, facts: AnswerFacts) -> DerenderContext:
-        """What the answer's form depends on."""
+        """The derender context: what the answer depends on."""
 
     def start(self, context: DerenderContext) -> Any:
         """The state before the first token."""
@@ -145,33 +145,38 @@ class Surface(Protocol):
         """The client's last chunks, once all choices have finished."""
 
     def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
-        """The response that all chunks of a stream make together."""
+        """The response, put together from all chunks of its stream."""
 
     def dump(self, state: Any) -> Any:
         """The state as JSON."""
 
     def load(self, data: Any, choices: int) -> Any:
-        """Restores what `dump` gave for so many choices; raises InvalidState."""
+        """Restore the state that `dump` returned for so many choices; raises InvalidState."""
 
 
 @cache
 def load_surface(name: str) -> Surface:
     """The surface of that name; raises InvalidRequest if there is none."""
     if name not in SURFACES:
-        raise InvalidRequest(f"There is no surface {name!r}")
+        raise InvalidRequest(f"There is no surface {name!r}; use one of {', '.join(SURFACES)}.")
     module, attribute = SURFACES[name].split(":")
     surface: Surface = getattr(import_module(module), attribute)
     return surface
 
 
+def invalid_state(surface: str) -> InvalidState:
+    """The error for a saved state that the surface cannot restore."""
+    return InvalidState(f"The {surface} surface's state is not valid: send the last stream_state back unchanged.")
+
+
 def call_id_of(context: DerenderContext, choice: int, call: int) -> str:
-    """An id for a call that came without one; the same whenever the answer is made again."""
+    """An id for a call to which the model gave none; the same each time the answer is derendered."""
     digest = hashlib.sha256(f"{context.response_id}:{choice}:{call}".encode()).hexdigest()
     return digest[:9] if context.call_ids == "mistral" else f"chatcmpl-tool-{digest[:16]}"
 
 
-def reading_fields(request: Any, facts: AnswerFacts) -> JsonObject:
-    """Of a context, what a chat and a completion ask for under the same names: how their tokens become text."""
+def common_fields(request: Any, facts: AnswerFacts) -> JsonObject:
+    """The context fields that chat and completion requests share: how tokens become text, and what to report."""
     options = request.stream_options
     include_usage = bool(options and options.include_usage)
     skip = request.skip_special_tokens
@@ -194,10 +199,10 @@ def reading_fields(request: Any, facts: AnswerFacts) -> JsonObject:
 
 
 def parsing_fields(conversation: Conversation, facts: AnswerFacts, *, stream: bool) -> JsonObject:
-    """Of a context, what reasoning and calls are read by."""
+    """The context fields that parsing depends on."""
     return {
         "parse": parse_context(conversation, facts),
-        # A call that was cut off must not look whole in an answer that comes at once.
+        # In a whole answer, a call that was cut off must not look complete.
         "tool_arguments": "stream" if stream and facts.tool_arguments == "stream" else "complete",
         "call_ids": facts.call_ids,
         "tool_parser": facts.tool_parser,
@@ -206,7 +211,7 @@ def parsing_fields(conversation: Conversation, facts: AnswerFacts, *, stream: bo
 
 
 def parse_context(conversation: Conversation, facts: AnswerFacts) -> JsonObject:
-    """What reading the answer depends on of its conversation: vLLM's parse context."""
+    """vLLM's parse context: the part of the conversation that parsing the answer depends on."""
     return {
         "tools": None if conversation.tools is None else list(conversation.tools),
         "tool_choice": conversation.tool_choice,

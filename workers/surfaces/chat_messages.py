@@ -1,4 +1,4 @@
-"""The assistant's message in chat form, as several protocols have it: deltas of it, its log-probabilities, all folded.
+"""The assistant's message in chat form, which several protocols share: its deltas, its log-probabilities, its folding.
 
 {"content": "It is ", "reasoning": "Let me look.", "tool_calls": [{"index": 0, "id": "chatcmpl-tool-9f...",
  "type": "function", "function": {"name": "get_weather", "arguments": "{\\"city\\""}}]}
@@ -23,7 +23,7 @@ from workers.surfaces.base import ChoiceDelta, call_id_of
 
 
 def message_delta(context: DerenderContext, delta: ChoiceDelta) -> JsonObject:
-    """What a delta adds to its message; empty where it adds nothing yet."""
+    """What a delta adds to its message; empty if it adds nothing yet."""
     content: list[str] = []
     reasoning: list[str] = []
     calls: dict[int, JsonObject] = {}
@@ -56,7 +56,7 @@ def message_delta(context: DerenderContext, delta: ChoiceDelta) -> JsonObject:
 
 
 def logprobs_of(context: DerenderContext, events: tuple[Event, ...]) -> JsonObject | None:
-    """The log-probabilities among the events, with as many candidates as are wanted."""
+    """The log-probabilities among the events, with as many candidates as the request wants."""
     if context.logprobs is None:
         return None
     found = [position for event in events if isinstance(event, Logprobs) for position in event.positions]
@@ -68,7 +68,7 @@ def _position(context: DerenderContext, position: TokenLogprobs) -> JsonObject:
     top = position.top if wanted < 0 else position.top[:wanted]
     sampled = _candidate(context, position.sampled)
     if position.sampled.bytes is not None:
-        # The true bytes, even where the token is written as its id.
+        # The token's own bytes, even if it is shown as its id.
         sampled["bytes"] = list(position.sampled.bytes)
     return {**sampled, "top_logprobs": [_candidate(context, candidate) for candidate in top]}
 
@@ -86,7 +86,7 @@ def _candidate(context: DerenderContext, candidate: TopLogprob) -> JsonObject:
 
 
 class FoldedMessage:
-    """One message, as far as its deltas have been added."""
+    """Folds one message's deltas."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -131,6 +131,6 @@ class FoldedMessage:
 
 
 def _forced(context: DerenderContext) -> bool:
-    """Whether the request insists on a call."""
+    """Whether the request forces a call."""
     choice = context.parse.get("tool_choice")
     return choice == "required" or isinstance(choice, dict)

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions, as vLLM's own server answers them.
+"""OpenAI's Chat Completions API, as vLLM's own server implements it.
 
 data: {..., "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}
 data: {..., "choices": [{"index": 0, "delta": {"reasoning": "Let me look."}, "finish_reason": null}]}
@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender_context import DerenderContext
@@ -25,8 +24,9 @@ from workers.surfaces.base import (
     SAMPLING_FIELDS,
     AnswerFacts,
     ChoiceDelta,
+    common_fields,
+    invalid_state,
     parsing_fields,
-    reading_fields,
 )
 from workers.surfaces.chat_messages import FoldedMessage, logprobs_of, message_delta
 
@@ -49,16 +49,16 @@ class ChatState:
 
 
 class OpenAIChat:
-    """The surface; it has no state of its own."""
+    """The surface. It is stateless."""
 
     def read(self, body: JsonObject) -> ChatCompletionRequest:
         """The body as a validated request; raises InvalidRequest naming the field."""
         return read_wire(ChatCompletionRequest, body)
 
     def converse(self, request: ChatCompletionRequest) -> Conversation:
-        """What the request asks of the model."""
+        """The request as a conversation."""
         sent = request.model_dump(exclude_unset=True)
-        asked = request.max_completion_tokens is not None
+        by_new_name = request.max_completion_tokens is not None
         return Conversation(
             messages=tuple(sent["messages"]),
             tools=None if request.tools is None else tuple(sent["tools"]),
@@ -75,7 +75,7 @@ class OpenAIChat:
             structured_outputs=request.structured_outputs,
             sampling=_sampling(request, sent),
             max_output_tokens=request.max_output_tokens,
-            max_output_tokens_param="max_completion_tokens" if asked else "max_tokens",
+            max_output_tokens_param="max_completion_tokens" if by_new_name else "max_tokens",
             tokenization=Tokenization(
                 add_special_tokens=request.add_special_tokens,
                 truncate_to=request.truncate_prompt_tokens,
@@ -86,7 +86,7 @@ class OpenAIChat:
         )
 
     def describe(self, request: ChatCompletionRequest, facts: AnswerFacts) -> DerenderContext:
-        """What the answer's form depends on."""
+        """The derender context: what the answer depends on."""
         conversation = self.converse(request)
         return DerenderContext(
             surface="openai_chat",
@@ -98,7 +98,7 @@ class OpenAIChat:
             role=_role(request),
             echo=_echo(request),
             logprobs=_candidates(request),
-            **reading_fields(request, facts),
+            **common_fields(request, facts),
             **parsing_fields(conversation, facts, stream=bool(request.stream)),
             prompt_text=facts.prompt_text if request.return_prompt_text else None,
         )
@@ -110,7 +110,7 @@ class OpenAIChat:
     def step(
         self, context: DerenderContext, state: ChatState, delta: ChoiceDelta
     ) -> tuple[ChatState, list[JsonObject]]:
-        """The client's next chunks: the roles of all choices before the first, then at most one for the delta."""
+        """The client's next chunks: the first step sends every choice's role; then at most one chunk for the delta."""
         chunks = [] if state.started else _opening(context)
         counts = ChoiceCounts(delta.completion_tokens, delta.reasoning_tokens)
         state = replace(
@@ -123,7 +123,7 @@ class OpenAIChat:
         return state, chunks if chunk is None else [*chunks, chunk]
 
     def finish(self, context: DerenderContext, state: ChatState) -> tuple[ChatState, list[JsonObject]]:
-        """The usage chunk, where the client wants one or the answer comes at once."""
+        """The usage chunk, if the client wants one or the answer is whole."""
         chunks = [] if state.started else _opening(context)
         if context.include_usage or not context.stream:
             chunk = _envelope(context, [])
@@ -134,7 +134,7 @@ class OpenAIChat:
         return replace(state, started=True), chunks
 
     def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
-        """The response that all chunks of a stream make together."""
+        """The response, put together from all chunks of its stream."""
         folded = [_FoldedChoice() for _ in range(context.n)]
         usage: JsonObject = {}
         extra: JsonObject = {}
@@ -178,7 +178,7 @@ class OpenAIChat:
         }
 
     def load(self, data: Any, choices: int) -> ChatState:
-        """Restores what `dump` gave for so many choices; raises InvalidState."""
+        """Restore the state that `dump` returned for so many choices; raises InvalidState."""
         try:
             rows = data["choices"]
             numbers = [number for row in rows for number in row]
@@ -191,13 +191,13 @@ class OpenAIChat:
                 raise TypeError
             return ChatState(tuple(ChoiceCounts(*row) for row in rows), bool(data["started"]), cached)
         except (KeyError, TypeError) as error:
-            raise InvalidState from error
+            raise invalid_state("openai_chat") from error
 
 
 OPENAI_CHAT = OpenAIChat()
 
 EXTRA_FIELDS = ("prompt_logprobs", "prompt_token_ids", "kv_transfer_params", "ec_transfer_params", "metrics")
-"""What a response has beside its choices, where an engine gives it."""
+"""Fields that a response has besides its choices, if the engine provides them."""
 
 
 def _tool_choice(request: ChatCompletionRequest) -> Any:
@@ -278,7 +278,7 @@ def _opening(context: DerenderContext) -> list[JsonObject]:
 
 
 def _chunk_of(context: DerenderContext, delta: ChoiceDelta, counts: ChoiceCounts) -> JsonObject | None:
-    """The chunk that tells one delta; None where there is nothing to tell yet."""
+    """The chunk for one delta; None if the delta has nothing for the client yet."""
     message = message_delta(context, delta)
     finish = next((event for event in delta.events if isinstance(event, Finish)), None)
     logprobs = None if context.hides_tokens else logprobs_of(context, delta.events)
@@ -322,7 +322,7 @@ def _running_usage(context: DerenderContext, counts: ChoiceCounts) -> JsonObject
 
 
 def _usage(context: DerenderContext, state: ChatState) -> JsonObject:
-    """The usage of all choices, without what is not known."""
+    """The usage of all choices; fields that are not known are left out."""
     completion = sum(counts.completion_tokens for counts in state.choices)
     usage: JsonObject = {
         "prompt_tokens": context.prompt_tokens,
@@ -338,7 +338,7 @@ def _usage(context: DerenderContext, state: ChatState) -> JsonObject:
 
 
 class _FoldedChoice:
-    """One choice, as far as its chunks have been added."""
+    """Folds one choice's chunks."""
 
     def __init__(self) -> None:
         self._message = FoldedMessage()

@@ -1,4 +1,4 @@
-"""OpenAI's older Completions: prompts in, plain text out.
+"""OpenAI's legacy Completions API: prompts in, plain text out.
 
 data: {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m", "choices": [{"index": 0, "text": " on",
        "logprobs": {"text_offset": [0], "token_logprobs": [-0.1], "tokens": [" on"], "top_logprobs": [{" on": -0.1}]},
@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Prompt, Tokenization
 from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import Finish, Logprobs, Text, TokenLogprobs, TopLogprob
 from tasks.protocol.openai_completions import CompletionRequest
-from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta, reading_fields
+from workers.surfaces.base import OPTION_FIELDS, SAMPLING_FIELDS, AnswerFacts, ChoiceDelta, common_fields, invalid_state
 
 
 def read(body: JsonObject) -> CompletionRequest:
@@ -32,7 +31,7 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
         "response_format": request.response_format,
         "structured_outputs": request.structured_outputs,
         "sampling": _sampling(request, sent),
-        # Echoing a prompt takes the engine a token, which the answer then leaves out.
+        # To echo a prompt, the engine must generate a token; the answer leaves it out.
         "max_output_tokens": 1 if request.echo and request.max_tokens == 0 else request.max_tokens,
         "tokenization": Tokenization(
             add_special_tokens=request.add_special_tokens,
@@ -71,7 +70,7 @@ def _sampling(request: CompletionRequest, sent: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class TextCounts:
-    """One choice's totals: its tokens, and the characters of the tokens whose log-probabilities were told."""
+    """One choice's totals: its tokens, and the characters of the tokens whose log-probabilities have been sent."""
 
     completion_tokens: int = 0
     text_offset: int = 0
@@ -87,18 +86,18 @@ class CompletionState:
 
 
 class OpenAICompletions:
-    """The surface for one prompt; it has no state of its own. Completions have no reasoning and no calls."""
+    """The surface for one prompt. It is stateless; completions have no reasoning and no calls."""
 
     def read(self, body: JsonObject) -> CompletionRequest:
         """The body as a validated request; raises InvalidRequest naming the field."""
         return read(body)
 
     def converse(self, request: CompletionRequest) -> Conversation:
-        """Nothing is said: a completion has prompts."""
+        """An empty conversation: a completion has prompts instead."""
         return Conversation(messages=())
 
     def describe(self, request: CompletionRequest, facts: AnswerFacts) -> DerenderContext:
-        """What the answer's form depends on."""
+        """The derender context: what the answer depends on."""
         return DerenderContext(
             surface="openai_completions",
             model=facts.model,
@@ -107,7 +106,7 @@ class OpenAICompletions:
             prompt_tokens=len(facts.prompt_token_ids),
             stream=bool(request.stream),
             logprobs=_candidates(request),
-            **reading_fields(request, facts),
+            **common_fields(request, facts),
         )
 
     def start(self, context: DerenderContext) -> CompletionState:
@@ -117,20 +116,20 @@ class OpenAICompletions:
     def step(
         self, context: DerenderContext, state: CompletionState, delta: ChoiceDelta
     ) -> tuple[CompletionState, list[JsonObject]]:
-        """The client's next chunk, if there is anything to tell."""
+        """The client's next chunk, if the delta has anything for it."""
         before = state.choices[delta.index]
         positions = [p for event in delta.events if isinstance(event, Logprobs) for p in event.positions]
         logprobs, offset = _columns(context, positions, before.text_offset)
         text = "".join(event.text for event in delta.events if isinstance(event, Text))
         finish = next((event for event in delta.events if isinstance(event, Finish)), None)
-        told = bool(text or positions or finish is not None or (context.return_token_ids and delta.token_ids))
-        counts = TextCounts(delta.completion_tokens, offset, before.started or told)
+        sends = bool(text or positions or finish is not None or (context.return_token_ids and delta.token_ids))
+        counts = TextCounts(delta.completion_tokens, offset, before.started or sends)
         state = replace(
             state,
             choices=(*state.choices[: delta.index], counts, *state.choices[delta.index + 1 :]),
             cached_tokens=state.cached_tokens if delta.cached_tokens is None else delta.cached_tokens,
         )
-        if not told:
+        if not sends:
             return state, []
         prompt = context.prompt_token_ids if not before.started else None
         extra = delta.extra or {}
@@ -155,7 +154,7 @@ class OpenAICompletions:
         return state, [chunk]
 
     def finish(self, context: DerenderContext, state: CompletionState) -> tuple[CompletionState, list[JsonObject]]:
-        """The usage chunk, where the client wants one or the answer comes at once."""
+        """The usage chunk, if the client wants one or the answer is whole."""
         if context.stream and not context.include_usage:
             return state, []
         chunk = _envelope(context, [])
@@ -167,7 +166,7 @@ class OpenAICompletions:
         return state, [chunk]
 
     def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
-        """The response that all chunks of a stream make together."""
+        """The response, put together from all chunks of its stream."""
         folded = [_blank(context.first_index + index) for index in range(context.n)]
         usage: JsonObject = {}
         extra: JsonObject = {}
@@ -212,7 +211,7 @@ class OpenAICompletions:
         }
 
     def load(self, data: Any, choices: int) -> CompletionState:
-        """Restores what `dump` gave for so many choices; raises InvalidState."""
+        """Restore the state that `dump` returned for so many choices; raises InvalidState."""
         try:
             rows, cached = data["choices"], data["cached"]
             sound = cached is None or type(cached) is int
@@ -223,17 +222,17 @@ class OpenAICompletions:
                 raise TypeError
             return CompletionState(tuple(TextCounts(*row) for row in rows), cached)
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidState from error
+            raise invalid_state("openai_completions") from error
 
 
 OPENAI_COMPLETIONS = OpenAICompletions()
 
 EXTRA_FIELDS = ("prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics")
-"""What a response has beside its choices, where an engine gives it."""
+"""Fields that a response has besides its choices, if the engine provides them."""
 
 
 def _candidates(request: CompletionRequest) -> int | None:
-    """Candidates to show for each position: one more than was asked for, as OpenAI does it."""
+    """How many candidates to show at each position: one more than requested, as OpenAI does."""
     if request.logprobs is None:
         return None
     return -1 if request.logprob_token_ids or request.logprobs < 0 else request.logprobs + 1
@@ -258,7 +257,7 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
 
 
 def _columns(context: DerenderContext, positions: list[TokenLogprobs], offset: int) -> tuple[JsonObject, int]:
-    """The positions as parallel lists, and the offset of what follows them."""
+    """The positions as parallel lists, and the text offset after them."""
     columns: JsonObject = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
     wanted = context.logprobs or 0
     for position in positions:

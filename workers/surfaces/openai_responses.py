@@ -1,4 +1,4 @@
-"""OpenAI's Responses, as vLLM's own server answers them: a request to its conversation, and the surface.
+"""OpenAI's Responses API, as vLLM's own server implements it: requests to conversations, and the surface.
 
 {"model": "m", "input": "Weather in Zürich?", "tools": [{"type": "function", "name": "get_weather", ...}]}
 
@@ -8,7 +8,7 @@
   {"id": "msg_1f...", "type": "message", "content": [{"type": "output_text", "text": "It is ", ...}], ...}],
  "usage": {"input_tokens": 9, "output_tokens": 21, ...}, "instructions": null, "temperature": 1.0, ...}
 
-The events that a stream is made of are in `openai_responses_answers`.
+`openai_responses_answers` makes the stream's events.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tasks.errors import InvalidRequest, InvalidState
+from tasks.errors import InvalidRequest
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation, Tokenization
 from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.openai_responses import ResponsesRequest
-from workers.surfaces.base import AnswerFacts, ChoiceDelta, parsing_fields
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, invalid_state, parsing_fields
 from workers.surfaces.openai_responses_answers import (
     FIELDS,
     LOGPROBS,
     Completer,
     ResponseState,
+    delta_chunks,
     dump_state,
+    final_chunks,
     load_state,
-    tell_delta,
-    tell_end,
 )
 
 _SAMPLING = (
@@ -53,7 +53,7 @@ def read(body: JsonObject) -> ResponsesRequest:
 
 
 def converse(request: ResponsesRequest) -> Conversation:
-    """What the request asks of the model; an unfinished last message of the assistant is continued."""
+    """The request as a conversation; an unfinished last message of the assistant is continued."""
     sent = request.model_dump(exclude_unset=True)
     continued = _is_unfinished(request.input)
     tools = [tool for tool in map(_function, request.tools) if tool is not None]
@@ -80,18 +80,18 @@ def converse(request: ResponsesRequest) -> Conversation:
 
 
 class OpenAIResponses:
-    """The surface; it has no state of its own, and its requests one choice."""
+    """The surface. It is stateless, and its requests have one choice."""
 
     def read(self, body: JsonObject) -> ResponsesRequest:
         """The body as a validated request; raises InvalidRequest naming the field."""
         return read(body)
 
     def converse(self, request: ResponsesRequest) -> Conversation:
-        """What the request asks of the model."""
+        """The request as a conversation."""
         return converse(request)
 
     def describe(self, request: ResponsesRequest, facts: AnswerFacts) -> DerenderContext:
-        """What the answer's form depends on."""
+        """The derender context: what the answer depends on."""
         skip = request.skip_special_tokens
         conversation = converse(request)
         stop = request.stop or ()
@@ -120,15 +120,15 @@ class OpenAIResponses:
     def step(
         self, context: DerenderContext, state: ResponseState, delta: ChoiceDelta
     ) -> tuple[ResponseState, list[JsonObject]]:
-        """The client's next events; a `Completer` fills in what they repeat."""
-        return tell_delta(context, state, delta)
+        """The client's next stream events; a `Completer` fills in what they repeat."""
+        return delta_chunks(context, state, delta)
 
     def finish(self, context: DerenderContext, state: ResponseState) -> tuple[ResponseState, list[JsonObject]]:
-        """The event that ends the stream."""
-        return tell_end(context, state)
+        """The last stream event."""
+        return final_chunks(context, state)
 
     def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
-        """The response of the event that ends the stream."""
+        """The response in the last stream event."""
         completer = Completer()
         last: JsonObject = {}
         logprobs: list[JsonObject] = []
@@ -148,9 +148,9 @@ class OpenAIResponses:
         return dump_state(state)
 
     def load(self, data: Any, choices: int) -> ResponseState:
-        """Restores what `dump` gave for one choice; raises InvalidState."""
+        """Restore the state that `dump` returned for one choice; raises InvalidState."""
         if choices != 1:
-            raise InvalidState
+            raise invalid_state("openai_responses")
         return load_state(data)
 
 
@@ -163,7 +163,7 @@ def _candidates(request: ResponsesRequest) -> int | None:
 
 
 def _echoed(request: ResponsesRequest, sampling: JsonObject) -> JsonObject:
-    """What the response repeats of its request, and the sampling parameters as they were settled, less the usual."""
+    """The request's fields that the response repeats, and the final sampling parameters; defaults are left out."""
     sent = request.model_dump(exclude_unset=True)
     names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
     echoed = {name: sent[name] for name in _ECHOED if name in sent}
@@ -184,7 +184,7 @@ def _is_unfinished(given: str | list[JsonObject]) -> bool:
 
 
 def _messages(request: ResponsesRequest) -> Iterable[JsonObject]:
-    """Chat messages; what one turn of the assistant said, thought and called is one message."""
+    """Chat messages; the assistant's text, reasoning and calls of one turn are one message."""
     if request.instructions:
         yield {"role": "system", "content": request.instructions}
     if isinstance(request.input, str):
@@ -229,22 +229,29 @@ def _message(item: JsonObject) -> JsonObject:
             return {"role": "assistant", "content": content}
     if isinstance(item.get("role"), str):
         return item
-    raise InvalidRequest(f"input items of type {item.get('type')!r} are not supported", param="input")
+    raise InvalidRequest(
+        f"input items of type {item.get('type')!r} are not supported: "
+        "use message, reasoning, function_call or function_call_output",
+        param="input",
+    )
 
 
 def _thought(item: JsonObject) -> str:
     if item.get("encrypted_content"):
-        raise InvalidRequest("encrypted reasoning cannot be read", param="input")
+        raise InvalidRequest(
+            "a reasoning item has encrypted_content, which cannot be read: send the text in content or summary",
+            param="input",
+        )
     parts = item.get("content") or item.get("summary") or ()
     return str(parts[0].get("text", "")) if parts else ""
 
 
 def _function(tool: Mapping[str, Any]) -> JsonObject | None:
-    """A flat tool in the shape of chat tools; None for tools that are no functions."""
+    """A flat tool in the shape of a chat tool; None for a tool that is not a function."""
     if tool.get("type") != "function":
         return None
     if not isinstance(tool.get("name"), str):
-        raise InvalidRequest("a tool has no name", param="tools")
+        raise InvalidRequest("a function tool has no name: give it one", param="tools")
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 
@@ -253,7 +260,10 @@ def _choice(choice: Any) -> Any:
         return choice
     if choice.get("type") == "function" and isinstance(choice.get("name"), str):
         return {"type": "function", "function": {"name": choice["name"]}}
-    raise InvalidRequest(f"tool_choice of type {choice.get('type')!r} is not supported", param="tool_choice")
+    raise InvalidRequest(
+        f"tool_choice of type {choice.get('type')!r} is not supported: use a string, or a function with its name",
+        param="tool_choice",
+    )
 
 
 def _format(request: ResponsesRequest) -> JsonObject | None:

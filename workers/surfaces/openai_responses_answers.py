@@ -1,4 +1,4 @@
-"""What a response is made of: parse events as the server-sent events of OpenAI's Responses, as vLLM's own server sends them.
+"""Answers of OpenAI's Responses API: parse events to the stream events that vLLM's own server sends.
 
 {"type": "response.output_item.added", "sequence_number": 2, "output_index": 0,
  "item": {"id": "msg_1f...", "type": "message", "status": "in_progress", "role": "assistant", "content": []}}
@@ -8,10 +8,10 @@
  "content_index": 0, "text": "", "logprobs": []}
 {"type": "response.completed", "sequence_number": 12, "response": {"status": "completed", "output": [], ...}}
 
-The protocol repeats: an item's text when it is done, and all output at the end. A state that can travel may not hold
-it, so these events come from `tell_delta` and `tell_end` with empty texts and no output, and whoever holds the whole
-stream puts a `Completer` behind them. Where the client itself carries the state from chunk to chunk, the events stay
-as they are: it has had every text already.
+The protocol repeats an item's text when the item is done, and all output at the end. A state that travels must stay
+small, so `delta_chunks` and `final_chunks` leave those texts and that output empty. A process that holds the whole
+stream passes the events through a `Completer`, which fills them in. If the client carries the state from chunk to
+chunk, they stay empty: it has already received every text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject
 from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import (
@@ -35,7 +34,7 @@ from tasks.protocol.events import (
     TokenLogprobs,
     TopLogprob,
 )
-from workers.surfaces.base import ChoiceDelta, call_id_of
+from workers.surfaces.base import ChoiceDelta, call_id_of, invalid_state
 
 Kind = Literal["message", "reasoning", "function_call"]
 _PREFIXES: dict[Kind, str] = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
@@ -48,7 +47,7 @@ _ARGUMENTS = "response.function_call_arguments"
 _ENGINE_FIELDS = ("kv_transfer_params", "ec_transfer_params", "metrics")
 
 LOGPROBS = "logprobs"
-"""Type of the chunks that carry all log-probabilities of an answer that comes at once; they are folded, never sent."""
+"""The type of the chunks that carry all log-probabilities of a whole answer; they are folded, never sent."""
 
 FIELDS: JsonObject = {
     "incomplete_details": None,
@@ -84,12 +83,12 @@ FIELDS: JsonObject = {
     "input_messages": None,
     "output_messages": None,
 }
-"""A response's fields, and what they are where neither the request nor its answer says so."""
+"""A response's fields, with the values that they have if neither the request nor its answer sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenItem:
-    """The output item that is being told; `call`, `name` and `call_id` are a function call's."""
+    """The output item that is being sent; `call`, `name` and `call_id` are a function call's."""
 
     kind: Kind
     call: int = 0
@@ -99,10 +98,10 @@ class OpenItem:
 
 @dataclass(frozen=True, slots=True)
 class ResponseState:
-    """The surface's state between two steps; it holds nothing of what has been told but counts."""
+    """The surface's state between two steps; of what has been sent, it holds only counts."""
 
     sequence: int = 0
-    """Events so far."""
+    """Stream events so far."""
     items: int = 0
     """Output items so far, the open one included."""
     open: OpenItem | None = None
@@ -112,13 +111,13 @@ class ResponseState:
     reason: str | None = None
     """Why the answer ended, once it has."""
     engine: JsonObject = field(default_factory=dict)
-    """What only the engine knows, for the response."""
+    """The response's fields that only the engine can provide."""
 
 
-def tell_delta(
+def delta_chunks(
     context: DerenderContext, state: ResponseState, delta: ChoiceDelta
 ) -> tuple[ResponseState, list[JsonObject]]:
-    """The events that the next tokens make."""
+    """The stream events for the next tokens."""
     extra = delta.extra or {}
     state = replace(
         state,
@@ -127,24 +126,24 @@ def tell_delta(
         cached_tokens=state.cached_tokens if delta.cached_tokens is None else delta.cached_tokens,
         engine=state.engine | {name: extra[name] for name in _ENGINE_FIELDS if extra.get(name) is not None},
     )
-    teller = _Teller(context, state, _logprobs(context, delta.events))
-    teller.begin()
+    writer = _Writer(context, state, _logprobs(context, delta.events))
+    writer.begin()
     for event in delta.events:
-        teller.tell(event)
-    teller.tell_logprobs()
-    return teller.state, teller.chunks
+        writer.write(event)
+    writer.write_logprobs()
+    return writer.state, writer.chunks
 
 
-def tell_end(context: DerenderContext, state: ResponseState) -> tuple[ResponseState, list[JsonObject]]:
-    """The event that ends the stream, with the response as far as the state knows it."""
-    teller = _Teller(context, state, [])
-    teller.begin()
-    teller.end()
-    return teller.state, teller.chunks
+def final_chunks(context: DerenderContext, state: ResponseState) -> tuple[ResponseState, list[JsonObject]]:
+    """The last stream event, with the response as far as the state knows it."""
+    writer = _Writer(context, state, [])
+    writer.begin()
+    writer.end()
+    return writer.state, writer.chunks
 
 
-class _Teller:
-    """One step's working copy of the state, and the events so far."""
+class _Writer:
+    """One step's working copy of the state, and the stream events so far."""
 
     def __init__(self, context: DerenderContext, state: ResponseState, logprobs: list[JsonObject]) -> None:
         self.context = context
@@ -152,52 +151,51 @@ class _Teller:
         self.chunks: list[JsonObject] = []
         self._logprobs = logprobs
         if logprobs and not context.stream:
-            # Which tokens were the text's depends on how they are cut; at once, all are told, as the reference does.
+            # Which tokens belong to the text depends on the split; a whole answer has all, as in the reference.
             self.chunks.append({"type": LOGPROBS, "logprobs": logprobs})
             self._logprobs = []
 
     def begin(self) -> None:
         if self.state.sequence:
             return
-        for moment in ("created", "in_progress"):
-            self._send(f"response.{moment}", response=_response(self.context, "in_progress"))
+        for status in ("created", "in_progress"):
+            self._send(f"response.{status}", response=_response(self.context, "in_progress"))
 
     def end(self) -> None:
         match self.state.reason:
             case "length":
-                status, said = "incomplete", {"incomplete_details": {"reason": "max_output_tokens"}}
+                status, fields = "incomplete", {"incomplete_details": {"reason": "max_output_tokens"}}
             case "abort" | None:
-                status, said = "failed", {"error": _error("The generation was aborted.")}
+                status, fields = "failed", {"error": _error("The generation was aborted.")}
             case _:
-                status, said = "completed", {}
-        said |= {"usage": _usage(self.context, self.state), **self.state.engine}
-        self._send(f"response.{status}", response=_response(self.context, status, **said))
+                status, fields = "completed", {}
+        fields |= {"usage": _usage(self.context, self.state), **self.state.engine}
+        self._send(f"response.{status}", response=_response(self.context, status, **fields))
 
-    def tell(self, event: Event) -> None:
+    def write(self, event: Event) -> None:
         match event:
             case Text(text) if text:
-                self._say("message", text)
+                self._write_text("message", text)
             case Reasoning(text) if text and self.context.include_reasoning:
-                self._say("reasoning", text)
+                self._write_text("reasoning", text)
             case CallStart(index, name, call_id):
-                made = call_id or call_id_of(self.context, 0, index)
-                self._open(OpenItem("function_call", index, name, made))
+                self._open(OpenItem("function_call", index, name, call_id or call_id_of(self.context, 0, index)))
             case CallArguments(_, fragment) if fragment and self._kind == "function_call":
                 self._extend(f"{_ARGUMENTS}.delta", fragment)
             case CallEnd() if self._kind == "function_call":
                 self._close("completed")
             case Finish(reason):
-                self.tell_logprobs()
+                self.write_logprobs()
                 whole = reason not in ("length", "abort") and self._kind != "function_call"
                 self._close("completed" if whole else "incomplete")
                 self.state = replace(self.state, reason=reason)
             case _:
                 pass
 
-    def tell_logprobs(self) -> None:
-        """Log-probabilities of tokens whose text is still held back go with an empty delta."""
+    def write_logprobs(self) -> None:
+        """Send the log-probabilities of tokens whose text is still held back, with an empty delta."""
         if self._logprobs and self._kind == "message":
-            self._say("message", "")
+            self._write_text("message", "")
 
     @property
     def _kind(self) -> Kind | None:
@@ -208,16 +206,16 @@ class _Teller:
         self.state = replace(self.state, sequence=self.state.sequence + 1)
 
     def _place(self, kind: Kind) -> JsonObject:
-        """Where an event of the open item belongs."""
+        """The fields that locate an event of the open item."""
         place: JsonObject = {"output_index": self.state.items - 1, "item_id": self._item_id(kind)}
         return place if kind == "function_call" else {**place, "content_index": 0}
 
     def _item_id(self, kind: Kind) -> str:
-        """The same whenever the answer is made again."""
+        """The open item's id; the same each time the answer is derendered."""
         seed = f"{self.context.response_id}:item:{self.state.items - 1}"
         return f"{_PREFIXES[kind]}_{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
-    def _say(self, kind: Kind, text: str) -> None:
+    def _write_text(self, kind: Kind, text: str) -> None:
         if self._kind != kind:
             self._open(OpenItem(kind))
         type_ = f"{_TEXTS[kind]}.delta"
@@ -228,7 +226,7 @@ class _Teller:
         self._logprobs = []
 
     def _extend(self, type_: str, text: str, logprobs: list[JsonObject] | None = None) -> None:
-        """A delta; what a step says of one item without a pause is one."""
+        """Send a delta; adjacent deltas of one step are joined."""
         last = self.chunks[-1] if self.chunks else {}
         if last.get("type") == type_:
             last["delta"] += text
@@ -277,7 +275,7 @@ class _Teller:
 
 
 class Completer:
-    """Fills in what a stream's events repeat; it holds the texts of one stream.
+    """Fills in the texts that stream events repeat; holds the texts of one stream.
 
     completer = Completer()
     for chunk in chunks:
@@ -293,7 +291,7 @@ class Completer:
         self._sequence = 0
 
     def add(self, chunk: JsonObject) -> JsonObject:
-        """The stream's next event, with all that it repeats in it."""
+        """The next stream event, with the texts that it repeats filled in."""
         type_: str = chunk["type"]
         self._sequence = chunk["sequence_number"] + 1
         match type_.rpartition(".")[2]:
@@ -318,7 +316,7 @@ class Completer:
         return chunk
 
     def fail(self, message: str) -> JsonObject:
-        """The event that ends a stream which broke off after its first event; what was done is kept."""
+        """The last event of a stream that broke off after its first event; the response keeps the finished items."""
         failed = {**self._response, "status": "failed", "error": _error(message), "output": self._output}
         return {"type": "response.failed", "sequence_number": self._sequence, "response": failed}
 
@@ -345,7 +343,7 @@ def dump_state(state: ResponseState) -> JsonObject:
 
 
 def load_state(data: Any) -> ResponseState:
-    """Restores what `dump_state` gave; raises InvalidState."""
+    """Restore the state that `dump_state` returned; raises InvalidState."""
     try:
         (sequence, items), item, counts = data["sent"], data["open"], data["counts"]
         completion, reasoning = counts
@@ -363,10 +361,10 @@ def load_state(data: Any) -> ResponseState:
             raise TypeError
         return ResponseState(sequence, items, opened, completion, reasoning, cached, reason, dict(engine))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise InvalidState from error
+        raise invalid_state("openai_responses") from error
 
 
-def _response(context: DerenderContext, status: str, **said: Any) -> JsonObject:
+def _response(context: DerenderContext, status: str, **fields: Any) -> JsonObject:
     return {
         "id": context.response_id,
         "object": "response",
@@ -375,7 +373,7 @@ def _response(context: DerenderContext, status: str, **said: Any) -> JsonObject:
         "status": status,
         **FIELDS,
         **context.echoed,
-        **said,
+        **fields,
     }
 
 

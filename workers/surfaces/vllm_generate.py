@@ -1,4 +1,4 @@
-"""Token in, token out, as vLLM's own generate route answers it: at one of three levels, streamed or not.
+"""vLLM's generate route, as vLLM's own server implements it: tokens in, and an answer in one of three output modes.
 
     data: {"request_id": "generate-tokens-1", "output_mode": "tokens", "usage": null, "choices": [{"index": 0,
            "token_ids": [57], "logprobs": {"content": [{"token_id": 57, "logprob": -0.1, "rank": 1, ...}]},
@@ -7,7 +7,7 @@
     data: {..., "output_mode": "derender", "choices": [{"index": 0, "delta": {"content": "It"}, ...}]}
     data: {..., "choices": [], "usage": {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2}}
 
-`text` adds the text, and log-probabilities in chat form; `derender` has a chat's message, or deltas of one.
+`text` adds the text, and log-probabilities in chat form; `derender` has a chat message, or its deltas.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.errors import InvalidState
 from tasks.protocol.base import JsonObject, read_wire
 from tasks.protocol.conversation import Conversation
 from tasks.protocol.derender_context import DerenderContext
 from tasks.protocol.events import Finish, Logprobs, Text, TopLogprob
 from tasks.protocol.vllm_generate import EXTRA_OF_ANSWER, EXTRA_OF_CHOICE, GenerateBody, present
-from workers.surfaces.base import AnswerFacts, ChoiceDelta
+from workers.surfaces.base import AnswerFacts, ChoiceDelta, invalid_state
 from workers.surfaces.chat_messages import FoldedMessage, logprobs_of, message_delta
 
 
@@ -33,24 +32,28 @@ class GenerateState:
     completion_tokens: tuple[int, ...]
     """Each choice's total."""
     begun: tuple[bool, ...]
-    """Which choices have been heard of."""
+    """Which choices have been in a chunk."""
     cached_tokens: int | None = None
     metrics: JsonObject | None = None
 
 
 class Generate:
-    """The surface; it has no state of its own."""
+    """The surface. It is stateless."""
 
     def read(self, body: JsonObject) -> GenerateBody:
         """The body as a validated request; raises InvalidRequest naming the field."""
         return read_wire(GenerateBody, body)
 
     def converse(self, request: GenerateBody) -> Conversation:
-        """Nothing is said: the prompt is rendered already."""
+        """An empty conversation: the prompt has already been rendered."""
         return Conversation(messages=())
 
     def describe(self, request: GenerateBody, facts: AnswerFacts) -> DerenderContext:
-        """What the answer's form depends on; raises InvalidRequest where a message cannot be parsed."""
+        """The derender context: what the answer depends on.
+
+        Raises:
+            InvalidRequest: parsing needs a `parse_context`, and the request has no valid one.
+        """
         params, options = request.sampling_params, request.stream_options
         parsed = request.output_mode == "derender"
         tool_parser, reasoning_parser = parsed and facts.tool_parser, parsed and facts.reasoning_parser
@@ -73,7 +76,7 @@ class Generate:
             min_tokens=params.get("min_tokens") or 0,
             stop_token_ids=tuple(dict.fromkeys([*(params.get("stop_token_ids") or ()), *facts.stop_token_ids])),
             ignore_eos=bool(params.get("ignore_eos")),
-            # For a model with a parser, rendering turns this off, so that the parser sees every marker.
+            # If the model has a parser, rendering turns this off for the engine, so that the parser sees every marker.
             skip_special_tokens=bool(parse) or params.get("skip_special_tokens") is not False,
             spaces_between_special_tokens=params.get("spaces_between_special_tokens") is not False,
             logprobs=_candidates(request),
@@ -95,7 +98,7 @@ class Generate:
     def step(
         self, context: DerenderContext, state: GenerateState, delta: ChoiceDelta
     ) -> tuple[GenerateState, list[JsonObject]]:
-        """The client's next event, unless the delta tells nothing."""
+        """The client's next chunk, if the delta has anything for it."""
         extra = delta.extra or {}
         state = replace(
             state,
@@ -122,7 +125,7 @@ class Generate:
         return replace(state, begun=_put(state.begun, delta.index, True)), [event]
 
     def finish(self, context: DerenderContext, state: GenerateState) -> tuple[GenerateState, list[JsonObject]]:
-        """The event with the usage alone, where the client wants one or the answer comes at once."""
+        """The usage chunk, if the client wants one or the answer is whole."""
         if context.stream and not context.include_usage:
             return state, []
         usage = _usage(context, sum(state.completion_tokens), state.cached_tokens)
@@ -137,7 +140,7 @@ class Generate:
         return state, [event]
 
     def fold(self, context: DerenderContext, chunks: Iterable[JsonObject]) -> JsonObject:
-        """The answer that all events of a stream make together."""
+        """The answer, put together from all chunks of its stream."""
         folded = [_FoldedChoice() for _ in range(context.n)]
         usage: JsonObject = {}
         extra: JsonObject = {}
@@ -167,21 +170,21 @@ class Generate:
         }
 
     def load(self, data: Any, choices: int) -> GenerateState:
-        """Restores what `dump` gave for so many choices; raises InvalidState."""
+        """Restore the state that `dump` returned for so many choices; raises InvalidState."""
         try:
             completion, begun = data["completion"], data["begun"]
             cached, metrics = data["cached"], data["metrics"]
             sound = (
                 len(completion) == len(begun) == choices
                 and all(type(count) is int and count >= 0 for count in completion)
-                and all(type(told) is bool for told in begun)
+                and all(type(flag) is bool for flag in begun)
                 and (cached is None or type(cached) is int)
                 and (metrics is None or isinstance(metrics, dict))
             )
         except (KeyError, TypeError) as error:
-            raise InvalidState from error
+            raise invalid_state("generate") from error
         if not sound:
-            raise InvalidState
+            raise invalid_state("generate")
         return GenerateState(tuple(completion), tuple(begun), cached, metrics)
 
 
@@ -193,7 +196,7 @@ def _put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
 
 
 def _candidates(request: GenerateBody) -> int | None:
-    """Candidates for each position: all that the engine sends, but in a chat's message as many as a chat shows."""
+    """How many candidates to show at each position: all that the engine sends, or for a message as many as in a chat."""
     wanted, named = request.sampling_params.get("logprobs"), request.sampling_params.get("logprob_token_ids")
     if request.output_mode == "derender":
         return -1 if named else wanted
@@ -201,22 +204,19 @@ def _candidates(request: GenerateBody) -> int | None:
 
 
 def _choice(context: DerenderContext, state: GenerateState, delta: ChoiceDelta) -> JsonObject | None:
-    """What a delta tells of its choice; None where that is nothing."""
+    """The chunk's choice for one delta; None if the delta has nothing for the client."""
     finish = next((event for event in delta.events if isinstance(event, Finish)), None)
     mode = context.echoed["output_mode"]
     token_ids = None if context.hides_tokens else list(delta.token_ids)
-    said: JsonObject = {}
-    told = False
+    content: JsonObject = {}
     if mode == "text":
-        said["text"] = "".join(event.text for event in delta.events if isinstance(event, Text))
-        told = bool(said["text"])
+        content["text"] = "".join(event.text for event in delta.events if isinstance(event, Text))
     elif mode == "derender":
-        said["delta"] = message_delta(context, delta)
-        told = bool(said["delta"])
-    if not (token_ids or told or finish is not None):
+        content["delta"] = message_delta(context, delta)
+    if not (token_ids or any(content.values()) or finish is not None):
         return None
     if mode == "derender" and not state.begun[delta.index]:
-        said["delta"] = {"role": context.role, **said["delta"]}
+        content["delta"] = {"role": context.role, **content["delta"]}
     if context.hides_tokens:
         logprobs = None
     else:
@@ -229,13 +229,13 @@ def _choice(context: DerenderContext, state: GenerateState, delta: ChoiceDelta) 
         "token_ids": token_ids,
         **{name: extra.get(name) for name in EXTRA_OF_CHOICE},
         **({"sampling_mask": None} if context.hides_tokens else {}),
-        **said,
+        **content,
         "logprobs": logprobs,
     }
 
 
 def _by_ids(context: DerenderContext, delta: ChoiceDelta) -> JsonObject | None:
-    """Log-probabilities without texts."""
+    """Log-probabilities with token ids only."""
     if context.logprobs is None:
         return None
     positions = [position for event in delta.events if isinstance(event, Logprobs) for position in event.positions]
@@ -259,7 +259,7 @@ def _usage(context: DerenderContext, completion_tokens: int, cached_tokens: int 
 
 
 def _present(values: JsonObject) -> JsonObject:
-    """Without what is null, here and within."""
+    """The fields that are not null, at every level."""
     return {
         name: _present(value) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -268,7 +268,7 @@ def _present(values: JsonObject) -> JsonObject:
 
 
 class _FoldedChoice:
-    """One choice, as far as its events have been added."""
+    """Folds one choice's chunks."""
 
     def __init__(self) -> None:
         self._message = FoldedMessage()

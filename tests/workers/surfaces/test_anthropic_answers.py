@@ -1,4 +1,4 @@
-"""Events become the server-sent events of Anthropic's Messages, which the official client reads and puts together."""
+"""Parse events become stream events of Anthropic's Messages API, which the official client puts together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def context(facts: AnswerFacts = FACTS, **fields: Any) -> DerenderContext:
 
 
 def chunks_of(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
-    """All events, with the state saved and loaded between them; each is what the official client takes it for."""
+    """All stream events, with the state saved and loaded between them; the official client accepts each."""
     chunks = answered(ANTHROPIC, about, list(deltas), through_json=True)
     for chunk in chunks:
         EVENT.validate_python(chunk, strict=True)
@@ -53,7 +53,7 @@ def message(about: DerenderContext, *deltas: ChoiceDelta) -> JsonObject:
 
 
 def accumulated(chunks: list[JsonObject]) -> JsonObject:
-    """What the official client puts together of a stream, less what says nothing."""
+    """The message that the official client puts together from a stream, without null fields."""
     body = "".join(f"event: {chunk['type']}\ndata: {json.dumps(chunk)}\n\n" for chunk in chunks)
     headers = {"content-type": "text/event-stream"}
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, headers=headers, content=body))
@@ -65,8 +65,8 @@ def accumulated(chunks: list[JsonObject]) -> JsonObject:
         return stream.get_final_message().to_dict(exclude_unset=False, exclude_none=True)
 
 
-def said(answer: JsonObject) -> JsonObject:
-    """The message in the same form."""
+def without_nulls(answer: JsonObject) -> JsonObject:
+    """The message without null fields."""
     return {name: value for name, value in answer.items() if value is not None}
 
 
@@ -80,7 +80,7 @@ TURN = (
 )
 
 
-def test_a_turn_is_told_block_by_block() -> None:
+def test_a_turn_is_sent_block_by_block() -> None:
     chunks = chunks_of(context(PARSED, stream=True, tools=TOOLS), *TURN)
     signature, made = chunks[4]["delta"]["signature"], chunks[9]["content_block"]["id"]
     assert len(signature) == 32
@@ -148,10 +148,10 @@ def test_a_message_is_its_stream_folded() -> None:
 
 def test_the_official_client_puts_the_stream_together() -> None:
     about = context(PARSED, tools=TOOLS)
-    assert accumulated(chunks_of(replace(about, stream=True), *TURN)) == said(message(about, *TURN))
+    assert accumulated(chunks_of(replace(about, stream=True), *TURN)) == without_nulls(message(about, *TURN))
 
 
-def test_an_answer_made_again_is_the_same() -> None:
+def test_deriving_an_answer_again_gives_the_same() -> None:
     about = context(PARSED, stream=True)
     assert chunks_of(about, *TURN) == chunks_of(about, *TURN)
     other = replace(about, response_id="msg_2")
@@ -173,7 +173,7 @@ def test_an_answer_made_again_is_the_same() -> None:
         ((*CALL, Finish("stop")), "tool_use", None, ["tool_use"]),
         ((*CALL, Finish("length")), "max_tokens", None, ["tool_use"]),
         ((*CALL, Finish("tool_calls", "END")), "tool_use", None, ["tool_use"]),
-        # A call that a stop sequence or a limit cut short must not run.
+        # A call that a stop sequence or a limit cut off must not run.
         ((*CALL[:2], Finish("stop", "END")), "stop_sequence", "END", ["text"]),
         ((*CALL[:2], Finish("length")), "max_tokens", None, ["text"]),
         ((*CALL[:1], Finish("length")), "max_tokens", None, ["text"]),
@@ -250,7 +250,7 @@ def test_the_same_tokens_make_the_same_message_however_they_are_cut(sizes: list[
     about = described(stream=stream)
     chunks = list(streamed_tokens(HERMES, about, cut(OUTPUT, sizes)))
     assert ANTHROPIC.fold(about, chunks) == expected
-    assert accumulated(chunks) == said(expected)
+    assert accumulated(chunks) == without_nulls(expected)
 
 
 def test_one_shot_answers_have_whole_calls_only() -> None:

@@ -1,4 +1,4 @@
-"""Chat requests become conversations, and events become the chunks that vLLM's own chat server sends."""
+"""Chat requests become conversations, and parse events become the chunks that vLLM's own chat server sends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def chunks_of(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
         out += chunks
     _, last = OPENAI_CHAT.finish(about, OPENAI_CHAT.load(OPENAI_CHAT.dump(state), about.n))
     for chunk in out + last if about.stream else []:
-        # Keys that the shape does not have would be left out.
+        # Dumping leaves out keys that vLLM's type does not have.
         assert CHUNK.dump_python(CHUNK.validate_python(chunk, strict=True)) == chunk
     return out + last
 

@@ -24,10 +24,10 @@ def test_text_is_a_user_s_message_after_the_instructions():
 
 
 def test_one_turn_s_items_are_one_message():
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}]}
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}]}
     thought = {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     messages = talk(
-        [{"role": "user", "content": "Hi"}, thought, said, CALL, {**CALL, "call_id": "c2"}, OUTPUT]
+        [{"role": "user", "content": "Hi"}, thought, message, CALL, {**CALL, "call_id": "c2"}, OUTPUT]
     ).messages
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     turn = messages[1]
@@ -37,8 +37,8 @@ def test_one_turn_s_items_are_one_message():
 
 
 def test_a_second_text_is_a_second_message():
-    said = {"role": "assistant", "content": "a"}
-    assert len(talk([said, said]).messages) == 2
+    message = {"role": "assistant", "content": "a"}
+    assert len(talk([message, message]).messages) == 2
 
 
 def test_flat_tools_become_chat_tools():

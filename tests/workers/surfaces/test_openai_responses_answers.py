@@ -1,4 +1,4 @@
-"""Events become the server-sent events of OpenAI's Responses, which the official client reads and puts together."""
+"""Parse events become stream events of OpenAI's Responses API, which the official client puts together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EVENTS = {
     get_args(event.model_fields["type"].annotation)[0]: TypeAdapter(event)
     for event in get_args(get_args(ResponseStreamEvent)[0])
 }
-"""The official client's type of each event."""
+"""The official client's type for each stream event."""
 RESPONSE = TypeAdapter(Response)
 
 
@@ -53,7 +53,7 @@ def context(facts: AnswerFacts = FACTS, **fields: Any) -> DerenderContext:
 
 
 def chunks_of(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
-    """All events as they leave the surface, with the state saved and loaded before each step."""
+    """All stream events as they leave the surface, with the state saved and loaded before each step."""
     state, out = OPENAI_RESPONSES.start(about), []
 
     def through_json(state: Any) -> Any:
@@ -66,7 +66,7 @@ def chunks_of(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
 
 
 def streamed(about: DerenderContext, *deltas: ChoiceDelta) -> list[JsonObject]:
-    """All events as the client gets them; each is what the official client takes it for, with and without texts."""
+    """All stream events as the client gets them; the official client accepts each, with and without texts."""
     about = replace(about, stream=True)
     bare = chunks_of(about, *deltas)
     completer = Completer()
@@ -89,7 +89,7 @@ def types(chunks: Iterable[JsonObject]) -> list[str]:
 
 
 def accumulated(chunks: list[JsonObject]) -> Response:
-    """What the official client puts together of a stream."""
+    """The response that the official client puts together from a stream."""
     body = "".join(f"event: {chunk['type']}\ndata: {json.dumps(chunk)}\n\n" for chunk in chunks)
     headers = {"content-type": "text/event-stream"}
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, headers=headers, content=body))
@@ -111,7 +111,7 @@ TURN = (
 )
 
 
-def test_a_turn_is_told_item_by_item() -> None:
+def test_a_turn_is_sent_item_by_item() -> None:
     chunks = streamed(context(PARSED, tools=TOOLS), *TURN)
     assert types(chunks) == [
         *("created", "in_progress"),
@@ -140,7 +140,7 @@ def test_a_response_is_its_stream_folded() -> None:
     made = answer["output"][2].pop("call_id")
     assert made.startswith("chatcmpl-tool-")
     part: JsonObject = {"type": "output_text", "annotations": [], "logprobs": None}
-    said = {"type": "message", "role": "assistant", "status": "completed"}
+    message = {"type": "message", "role": "assistant", "status": "completed"}
     called = {"type": "function_call", "name": "look", "status": "completed"}
     assert answer["output"] == [
         {
@@ -150,10 +150,10 @@ def test_a_response_is_its_stream_folded() -> None:
             "content": [{"type": "reasoning_text", "text": "Hm."}],
             "encrypted_content": None,
         },
-        {**said, "content": [{**part, "text": "It is"}]},
+        {**message, "content": [{**part, "text": "It is"}]},
         {**called, "arguments": '{"at": 1}'},
         {**called, "call_id": "call_9", "arguments": "{}"},
-        {**said, "content": [{**part, "text": "so."}]},
+        {**message, "content": [{**part, "text": "so."}]},
     ]
     assert answer["usage"] == {
         "input_tokens": 3,
@@ -274,8 +274,8 @@ def test_log_probabilities_come_with_the_text() -> None:
     about = context(top_logprobs=1, **INCLUDE)
     one = {**SHOWN, "top_logprobs": [SHOWN]}
     chunks = streamed(about, *deltas)
-    told = [(c["delta"], c["logprobs"]) for c in chunks if c["type"] == "response.output_text.delta"]
-    assert told == [("a", [one]), ("", [one]), ("ab", [one]), ("", [one])]
+    sent = [(c["delta"], c["logprobs"]) for c in chunks if c["type"] == "response.output_text.delta"]
+    assert sent == [("a", [one]), ("", [one]), ("ab", [one]), ("", [one])]
     for answer in (chunks[-1]["response"], response(about, *deltas)):
         assert answer["output"][0]["content"][0]["logprobs"] == [one] * 4
         assert answer["top_logprobs"] == 1
@@ -319,8 +319,8 @@ def test_the_response_repeats_its_request() -> None:
     plain = response(context(), *TURN[:1])
     assert (plain["tool_choice"], plain["temperature"], plain["max_output_tokens"]) == ("none", 1.0, None)
     settled = replace(FACTS, sampling={"temperature": 0.6, "top_p": 0.9, "max_tokens": 40, "seed": 1})
-    told = response(context(settled), *TURN[:1])
-    assert (told["temperature"], told["top_p"], told["max_output_tokens"]) == (0.6, 0.9, 40)
+    answer = response(context(settled), *TURN[:1])
+    assert (answer["temperature"], answer["top_p"], answer["max_output_tokens"]) == (0.6, 0.9, 40)
 
 
 def test_what_only_the_engine_knows_reaches_the_response() -> None:
@@ -334,14 +334,14 @@ def test_what_only_the_engine_knows_reaches_the_response() -> None:
 def test_a_stream_that_breaks_off_ends_as_failed() -> None:
     about = replace(context(PARSED, tools=TOOLS), stream=True)
     completer = Completer()
-    told = [completer.add(chunk) for chunk in chunks_of(about, *TURN)[:16]]
+    sent = [completer.add(chunk) for chunk in chunks_of(about, *TURN)[:16]]
     failed = completer.fail("The engine died.")
     EVENTS["response.failed"].validate_python(failed, strict=True)
     assert failed["sequence_number"] == 16
     answer = failed["response"]
     assert (answer["status"], answer["error"]["message"]) == ("failed", "The engine died.")
     assert [item["type"] for item in answer["output"]] == ["reasoning", "message"]
-    assert types(told)[-1] == "output_item.added"
+    assert types(sent)[-1] == "output_item.added"
 
 
 WRITTEN = TOKENIZER.encode(
@@ -361,8 +361,8 @@ def test_the_same_tokens_make_the_same_response_however_they_are_cut(sizes: list
     state, completer = fold.start(HERMES, about, PROMPT), Completer()
     for chunk in cut(WRITTEN, sizes):
         state = fold.load(HERMES, about, json.loads(json.dumps(fold.dump(about, state))))
-        state, told, _ = fold.step(HERMES, about, state, chunk)
-        for event in told:
+        state, events, _ = fold.step(HERMES, about, state, chunk)
+        for event in events:
             completer.add(event)
     (last,) = [completer.add(event) for event in fold.finish(HERMES, about, state).chunks]
     assert last["response"] == answer

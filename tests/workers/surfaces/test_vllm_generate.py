@@ -1,4 +1,4 @@
-"""The generate route's texts and messages, from parse events."""
+"""The generate route makes texts and messages from parse events."""
 
 from __future__ import annotations
 
