@@ -1,4 +1,4 @@
-"""Real workers at their limits: one thread, few slots, Redis by a Unix socket, and what Flower shows of them."""
+"""Real workers at their limits: one thread, few slots, Redis over a Unix socket, and what Flower shows."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ async def test_flower_shows_what_happened(yard: Yard, http: aiohttp.ClientSessio
     (failed,) = (task for task in tasks.values() if task["state"] == "FAILURE")
     assert failed["exception"] and failed["traceback"] == "" and PROMPT[:8] not in str(tasks)
     names = await until_shown("/api/workers", lambda workers: len(workers) == 2)
-    workers = {}
+    workers: dict[str, Any] = {}
     for name in names:
         path = f"/api/workers?refresh=1&workername={name}"
-        workers |= await until_shown(path, lambda found, name=name: found.get(name, {}).get("active"))  # type: ignore[misc]
+        workers |= await until_shown(path, lambda found, name=name: found.get(name, {}).get("active"))
     queues = {queue["name"] for worker in workers.values() for queue in worker["active_queues"]}
     assert queues == {
         "derender",
