@@ -1,1 +1,1 @@
-"""The contract in which the api and the workers meet; it imports neither of them."""
+"""The contract between the API and the workers; it imports neither of them."""

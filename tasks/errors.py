@@ -1,9 +1,9 @@
-"""Every error that Tokenyard raises on purpose.
+"""The errors that Tokenyard raises on purpose.
 
     TokenyardError                  500
     ├── InvalidRequest              400  the body or a field of it is wrong; `param` names it
     │   ├── ContextLengthExceeded   400
-    │   └── InvalidState            400  a stream state that does not add up
+    │   └── InvalidState            400  an inconsistent stream state
     ├── AuthenticationFailed        401
     ├── NotFound                    404
     │   ├── ModelNotFound           404
@@ -16,7 +16,7 @@
     │   ├── NoLiveWorker            503
     │   └── EngineUnavailable       503
     ├── EngineFailed                502  retryable
-    ├── EngineRefused               400  the engine says that the request is wrong
+    ├── EngineRefused               400  the engine rejected the request
     ├── DeadlineExceeded            504
     ├── AttemptsExhausted           500
     └── Cancelled                   499
@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 
 
 class TokenyardError(Exception):
-    """Something went wrong inside Tokenyard."""
+    """An internal error occurred in Tokenyard. The worker's or the API's log has the details."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "internal_server_error"
@@ -54,13 +54,13 @@ class InvalidRequest(TokenyardError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt and the requested output do not fit into the model's context."""
+    """The prompt and the requested output do not fit into the model's context. Shorten one of them."""
 
     code = "context_length_exceeded"
 
 
 class InvalidState(InvalidRequest):
-    """The stream state does not add up, or belongs to another version or model."""
+    """The stream state is inconsistent, or comes from another version or model. Start the stream again without it."""
 
     code = "invalid_stream_state"
 
@@ -74,7 +74,7 @@ class AuthenticationFailed(TokenyardError):
 
 
 class NotFound(TokenyardError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
     status = 404
     type = "not_found_error"
@@ -82,19 +82,19 @@ class NotFound(TokenyardError):
 
 
 class ModelNotFound(NotFound):
-    """There is no such model."""
+    """The model does not exist. GET /v1/models lists the served models."""
 
     code = "model_not_found"
 
 
 class JobNotFound(NotFound):
-    """There is no such job, or it has been forgotten."""
+    """The job does not exist, or it has expired."""
 
     code = "job_not_found"
 
 
 class Conflict(TokenyardError):
-    """The request does not fit the present state."""
+    """The request conflicts with the current state of the resource."""
 
     status = 409
     type = "conflict_error"
@@ -110,7 +110,7 @@ class PayloadTooLarge(TokenyardError):
 
 
 class QueueFull(TokenyardError):
-    """Too many requests are waiting for this model."""
+    """Too many requests are queued for this model. Try again later."""
 
     status = 429
     type = "rate_limit_error"
@@ -119,7 +119,7 @@ class QueueFull(TokenyardError):
 
 
 class Unavailable(TokenyardError):
-    """A part of the service does not answer at the moment."""
+    """A part of the service is unavailable. Try again later."""
 
     status = 503
     type = "service_unavailable_error"
@@ -128,25 +128,25 @@ class Unavailable(TokenyardError):
 
 
 class BrokerUnavailable(Unavailable):
-    """The queue does not answer at the moment."""
+    """The broker does not answer. Try again later."""
 
     code = "broker_unavailable"
 
 
 class NoLiveWorker(Unavailable):
-    """No worker is alive for a stage that the request needs."""
+    """No live worker serves a stage that the request needs. Try again later."""
 
     code = "no_live_worker"
 
 
 class EngineUnavailable(Unavailable):
-    """No engine answers for this model at the moment."""
+    """No engine answers for this model. Try again later."""
 
     code = "engine_unavailable"
 
 
 class EngineFailed(TokenyardError):
-    """The engine failed while it worked on the request."""
+    """The engine failed while processing the request."""
 
     status = 502
     type = "engine_error"
@@ -155,7 +155,7 @@ class EngineFailed(TokenyardError):
 
 
 class EngineRefused(TokenyardError):
-    """The engine refused the request."""
+    """The engine rejected the request."""
 
     status = 400
     type = "invalid_request_error"
@@ -163,7 +163,7 @@ class EngineRefused(TokenyardError):
 
 
 class DeadlineExceeded(TokenyardError):
-    """The request's deadline passed before it was complete."""
+    """The deadline passed before the request was complete."""
 
     status = 504
     type = "timeout_error"
@@ -171,7 +171,7 @@ class DeadlineExceeded(TokenyardError):
 
 
 class AttemptsExhausted(TokenyardError):
-    """The request was tried as often as allowed, and a worker was lost each time."""
+    """The request used up all its attempts: each time, the worker was lost."""
 
     code = "attempts_exhausted"
 
@@ -192,7 +192,7 @@ def _tree(cls: type[TokenyardError]) -> dict[str, type[TokenyardError]]:
 
 
 def error_to_json(error: TokenyardError) -> dict[str, Any]:
-    """The error as it travels through the ledger; `error_from_json` restores its class."""
+    """Return the error in the form that the ledger stores; `error_from_json` restores it with its class."""
     return {
         "kind": type(error).__name__,
         "message": error.message,
@@ -202,5 +202,6 @@ def error_to_json(error: TokenyardError) -> dict[str, Any]:
 
 
 def error_from_json(data: dict[str, Any]) -> TokenyardError:
+    """Restore an error from `error_to_json`; an unknown class becomes a plain TokenyardError."""
     cls = _tree(TokenyardError).get(data.get("kind", ""), TokenyardError)
     return cls(data.get("message", ""), param=data.get("param"), retry_after_s=data.get("retry_after_s"))

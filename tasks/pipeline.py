@@ -1,9 +1,8 @@
-"""A request's way through the stages: submit, the next step, cancel.
+"""Moves a job through its stages: submit, dispatch the next stage, cancel.
 
-The steps are data: `render → generate → derender`, or any part of it. Each stage dispatches the next one in the
-commit that stores its own result, so there is no moment in which a job is between two stages and with nobody.
-The derender of a job that is followed, as each streamed one is, is dispatched with its generate: it reads the tokens
-as they come.
+A job's stages are data: `render → generate → derender`, or a part of it. Each stage dispatches the next one in the
+commit that stores its own result, so a job never gets lost between two stages. In a followed job, which every streamed
+one is, the derender stage is dispatched together with the generate stage and reads the tokens as they arrive.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tasks.specs import DERENDER, GENERATE, Stage, spec_for
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request that was checked as far as is possible without a tokenizer."""
+    """A request that passed every check that needs no tokenizer."""
 
     endpoint: str
     model: str
@@ -33,9 +32,9 @@ class Submission:
     stream: bool
     stages: tuple[Stage, ...]
     payloads: Mapping[str, bytes] | None = None
-    """What the first stages read, by name; the body as `request` if None."""
+    """Payloads for the first stages, by name; None stores the body as `request`."""
     followed: bool = False
-    """Tokens are to be read as they come although the answer is not streamed."""
+    """The derender stage must read tokens as they arrive although the answer is not streamed."""
     job_class: str = "interactive"
     detached: bool = False
     listener: str = ""
@@ -44,11 +43,11 @@ class Submission:
     deadline_in_s: float | None = None
     job_id: str = ""
     request_id: str = ""
-    """The client's own name for it, by which it may be aborted."""
+    """The client's own id for the request; abort requests name it."""
 
 
 class Pipeline:
-    """Moves jobs along; stateless but for its connections, so every process has one."""
+    """Submits jobs, builds the messages of their stages, and ends them. Stateless: every process has its own."""
 
     def __init__(self, settings: Settings, app: Celery, store: JobStore) -> None:
         self._settings = settings
@@ -56,12 +55,12 @@ class Pipeline:
         self.store = store
 
     async def submit(self, submission: Submission) -> str:
-        """Accept a request as a job and dispatch its first stage; returns the job's id.
+        """Accept a request as a job, dispatch its first stage, and return the job's id.
 
         Raises:
-            QueueFull: too many requests wait for this model.
-            Conflict: the idempotency key was used with another request.
-            BrokerUnavailable: nothing was accepted.
+            QueueFull: too many requests are queued for this model.
+            Conflict: the idempotency key was used with a different request.
+            BrokerUnavailable: the ledger did not confirm the job.
         """
         limits = self._settings.limits
         job_id = submission.job_id or new_id("job_")
@@ -96,6 +95,7 @@ class Pipeline:
         return await self.store.submit(job, payloads, messages, limits.max_queued)
 
     def message_for(self, job: Job, stage: Stage) -> Message:
+        """Build the message that dispatches a stage of a job."""
         return self._router.message(
             job.id,
             spec_for(stage, job.stages, followed=job.followed),
@@ -105,17 +105,18 @@ class Pipeline:
         )
 
     def next_messages(self, job: Job, done: Stage) -> list[Message]:
-        """What to dispatch in the commit that completes a stage."""
+        """Return the messages to dispatch in the commit that completes a stage."""
         if job.followed and done == GENERATE:
-            return []  # what follows was dispatched beside it
+            return []  # the derender stage was dispatched together with this one
         together = _together(job.stages, job.stages.index(done) + 1, followed=job.followed)
         return [self.message_for(job, stage) for stage in together]
 
     async def cancel(self, job_id: str) -> bool:
-        """End a job on its client's behalf; whoever works on it is told at once. False if it was over."""
+        """Cancel a job and notify the owners of its stages; return False if it had ended already."""
         return await self.store.end(job_id, Status.CANCELLED, error_to_json(Cancelled()))
 
     async def fail(self, job_id: str, error: TokenyardError) -> bool:
+        """End a job with an error, as `expired` if its deadline passed; return False if it had ended already."""
         status = Status.EXPIRED if isinstance(error, DeadlineExceeded) else Status.FAILED
         return await self.store.end(job_id, status, error_to_json(error))
 
@@ -125,6 +126,6 @@ def _digest(submission: Submission) -> str:
 
 
 def _together(stages: tuple[Stage, ...], position: int, *, followed: bool) -> tuple[Stage, ...]:
-    """The stage at that place, and with it the one that reads its tokens as they come."""
+    """Return the stages to dispatch at `position`: one, or generate and derender together if the job is followed."""
     beside = followed and stages[position : position + 2] == (GENERATE, DERENDER)
     return stages[position : position + (2 if beside else 1)]

@@ -1,4 +1,4 @@
-"""`python -m tasks.presence cpu`: whether a worker of this role on this host says that it is alive; for health checks."""
+"""`python -m tasks.presence cpu`: a health check that succeeds if this host has a live worker of this role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.settings import Settings, load_settings
 
 
 async def is_present(settings: Settings, role: str, host: str) -> bool:
-    """Whether the ledger lists a live worker of this role on this host."""
+    """Return whether the ledger lists a live worker of this role on this host."""
     store = RedisStore(settings, patience_s=2.0)
     try:
         return any(worker.role == role and f"-{host}-" in worker.id for worker in await store.workers())

@@ -1,8 +1,8 @@
-"""Brings back what was lost: stages whose worker died, messages that the broker lost, jobs whose time is up.
+"""Recovers stages whose worker died and messages that the broker lost, and ends jobs whose deadline has passed.
 
-Celery on Redis loses a message when a worker is killed between taking it off the queue and noting that it has it,
-whatever the settings. The ledger knows of every stage when somebody must have it; the reaper looks at those that are
-due. Every process may run one: what is handed out to one is not handed out to another for a while.
+Redis has no acknowledgements: a message is lost when a worker is killed between popping it and claiming its stage. The
+ledger records for every stage when its message must have been claimed or its lease renewed; the reaper checks the
+stages that are due. Every process may run one: the ledger gives a due stage to one reaper at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 
 async def reap(pipeline: Pipeline, limit: int = 500) -> int:
-    """Look once at what is due; returns how many messages were sent again."""
+    """Check once what is due; return the number of stages that were redispatched."""
     sent = 0
     for due in await pipeline.store.due(limit):
         if not due.stage:
@@ -34,9 +34,10 @@ async def reap(pipeline: Pipeline, limit: int = 500) -> int:
 
 
 async def reap_forever(pipeline: Pipeline, interval_s: float) -> None:
+    """Reap every `interval_s` seconds; while the ledger is unreachable, keep trying."""
     while True:
         try:
             await reap(pipeline)
         except BrokerUnavailable:
-            log.warning("reaper_waited", reason="the store does not answer")
+            log.warning("reaper_waited", reason="the ledger does not answer")
         await asyncio.sleep(interval_s)

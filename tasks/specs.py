@@ -1,7 +1,7 @@
-"""Every task of the system, declared once: its name, its queue, its time limit, what it reads.
+"""All tasks and endpoints, declared once. A task has a name, a queue, a time limit and the payloads that it reads.
 
-Specs are plain data. `tasks.broker.routing` turns them into messages, `workers.runtime.process` binds bodies to them, and the
-ledger counts their attempts. A task's only argument is the job's id: everything else is in the ledger.
+Specs are plain data. `tasks.broker.routing` builds messages from them, `workers.runtime.process` runs their bodies, and
+the ledger counts their attempts. A task's only argument is the job's id; everything else is in the ledger.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ RENDER: Final[Stage] = "render"
 GENERATE: Final[Stage] = "generate"
 DERENDER: Final[Stage] = "derender"
 STAGES: Final[tuple[Stage, ...]] = (RENDER, GENERATE, DERENDER)
-"""All stages, in the order of a request's road."""
+"""All stages, in the order in which a request passes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One task: a stage of a job, run by one kind of worker."""
+    """One task: it runs one stage of a job, on one kind of worker."""
 
     name: str
-    """Celery's task name, and what Flower shows."""
+    """Celery's task name; Flower shows it."""
     stage: Stage
     queue: str
-    """Queue name; `{model}` and `{job_class}` are filled in by routing."""
+    """Queue name; routing fills in `{model}` and `{job_class}`."""
     reads: tuple[str, ...]
-    """Payloads that come with the claim, by name (see `tasks.ledger.store`)."""
+    """Names of the payloads that come with the claim (see `tasks.ledger.store`)."""
     time_limit_s: float
-    """A run that takes longer is given up and counted as an attempt."""
+    """A run that takes longer loses its claim, and counts as an attempt."""
     resumable: bool = False
-    """It saves how far it is: a worker that stops gives it up at once, and another goes on."""
+    """The task saves its progress: a stopping worker gives it back at once, and another worker resumes it."""
 
 
 RENDER_TASK = TaskSpec("tokenyard.render", RENDER, "render", ("request",), time_limit_s=60)
@@ -57,7 +57,7 @@ SPECS: Final[tuple[TaskSpec, ...]] = (RENDER_TASK, GENERATE_TASK, DERENDER_TASK,
 
 
 def spec_for(stage: Stage, stages: tuple[Stage, ...], *, followed: bool) -> TaskSpec:
-    """The task that runs a stage of a job with these stages; `followed`: its tokens are read as they come."""
+    """Return the task that runs a stage of a job with these stages; `followed` as in `NewJob`."""
     if stages == (DERENDER,):
         return DERENDER_ALONE_TASK
     if stage == DERENDER:
@@ -67,7 +67,7 @@ def spec_for(stage: Stage, stages: tuple[Stage, ...], *, followed: bool) -> Task
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An API route whose requests are jobs: the client protocol that it speaks, and its way through the stages."""
+    """An API route whose requests become jobs: its surface, and the stages of its jobs."""
 
     path: str
     surface: str
@@ -75,7 +75,7 @@ class Endpoint:
 
 
 STORED_DERENDER: Final = Endpoint("/v1/jobs/{id}/derender", "stored", (DERENDER,))
-"""Reads what an earlier job generated."""
+"""Derenders the tokens that an earlier job generated."""
 
 ENDPOINTS: Final[dict[str, Endpoint]] = {
     endpoint.path: endpoint
@@ -87,7 +87,7 @@ ENDPOINTS: Final[dict[str, Endpoint]] = {
         Endpoint("/v1/completions/derender", "openai_completions", (DERENDER,)),
         Endpoint("/v1/responses/render", "openai_responses", (RENDER,)),
         Endpoint("/v1/messages/render", "anthropic", (RENDER,)),
-        # Where only token ids are wanted, the derender stage falls away.
+        # A request for token ids only skips the derender stage.
         Endpoint("/inference/v1/generate", "generate", (GENERATE, DERENDER)),
         Endpoint("/v1/responses/derender", "openai_responses", (DERENDER,)),
         Endpoint("/v1/messages/derender", "anthropic", (DERENDER,)),

@@ -1,6 +1,6 @@
-"""Logging: one JSON (or plain text) line for each event, with the job's id bound by the runtime.
+"""Logging: one line of JSON (or plain text) for each event; the runtime binds the job's id.
 
-Event names are constants in the past tense. A prompt, an answer or a token id is never logged.
+Event names are constants in the past tense. Prompts, answers and token ids are never logged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Log = Any
 
 
 def configure_logging(level: str, log_format: Literal["json", "text"], role: str) -> None:
-    """Send structlog and the standard library's loggers to standard error as one line each, tagged with `role`."""
+    """Send structlog's and the standard library's log records to standard error, one line each, tagged with `role`."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -50,7 +50,7 @@ def configure_logging(level: str, log_format: Literal["json", "text"], role: str
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Celery and kombu say at `info` what each task received and returned.
+    # At `info`, Celery and kombu log what each task received and returned.
     root.setLevel(max(logging.getLevelName(level.upper()), logging.WARNING))
 
 

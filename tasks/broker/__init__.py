@@ -1,1 +1,1 @@
-"""The Celery application and the messages that it carries."""
+"""The Celery application and its messages."""

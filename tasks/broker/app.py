@@ -1,6 +1,6 @@
-"""The Celery application: JSON only, no results, one list for each queue.
+"""The Celery application: JSON only, no result backend, one Redis list for each queue.
 
-`create_app(settings)` is the only place that makes one. Its queues are those of `tasks.specs` for the served models.
+Only `create_app(settings)` creates one. Its queues are those of `tasks.specs` for the served models.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from tasks.specs import DERENDER_TASK, GENERATE_TASK, RENDER_TASK
 
 
 def generate_queue(model: str, job_class: str) -> str:
+    """Return the queue of generate messages for one model and class."""
     return GENERATE_TASK.queue.format(model=model, job_class=job_class)
 
 
 def cpu_queues() -> list[str]:
-    """What CPU workers consume. What is further along comes first, so that a request that was begun is finished."""
+    """Return the queues of a CPU worker, derender first: finish started requests before starting new ones."""
     return [DERENDER_TASK.queue, RENDER_TASK.queue]
 
 
 def gpu_queues(models: Sequence[str]) -> list[str]:
-    """What a GPU worker for these models consumes: all interactive work before any batch work."""
+    """Return the queues of a GPU worker for these models: all interactive queues before any batch queue."""
     return [generate_queue(model, job_class) for job_class in ("interactive", "batch") for model in models]
 
 
 def broker_url(redis_url: str) -> str:
-    """The same Redis in kombu's words: a Unix socket is `unix://` for redis-py and `redis+socket://` for kombu."""
+    """Translate a Redis URL for kombu: redis-py writes a Unix socket as `unix://`, kombu as `redis+socket://`."""
     parts = urlsplit(redis_url)
     if parts.scheme != "unix":
         return redis_url
@@ -40,10 +41,10 @@ def broker_url(redis_url: str) -> str:
 
 
 def create_app(settings: Settings, *, queues: Sequence[str] = (), slots: int = 1) -> Celery:
-    """The Celery application for these settings.
+    """Create the Celery application for these settings.
 
-    A worker of it serves `queues`, with `slots` for tasks at the same time; both are what Flower shows of it. An
-    application that only dispatches needs neither, because messages name their queue (see `tasks.broker.routing`).
+    A worker passes the `queues` that it serves and how many tasks it runs at once (`slots`); Flower shows both. An
+    application that only dispatches needs neither, because each message names its queue (see `tasks.broker.routing`).
     """
     app = Celery("tokenyard", broker=broker_url(settings.redis_url), set_as_current=False)
     direct = Exchange("", type="direct")

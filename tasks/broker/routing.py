@@ -1,4 +1,4 @@
-"""From a stage of a job to the broker message that starts it: which queue, and what Flower may show."""
+"""Builds the broker message for a stage of a job: its queue, and what Flower may show of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.specs import DERENDER_TASK, GENERATE, RENDER, RENDER_TASK, Stage, Tas
 
 
 def queue_for(stage: Stage, model: str, job_class: str) -> str:
-    """The queue in which a stage's messages wait."""
+    """Return the queue for a stage's messages."""
     if stage == GENERATE:
         return generate_queue(model, job_class)
     return (RENDER_TASK if stage == RENDER else DERENDER_TASK).queue
@@ -24,9 +24,9 @@ _JOB, _TASK, _SHOWN, _BODY = (f"@{name}@" for name in ("job", "task", "shown", "
 
 
 class Router:
-    """Builds messages with Celery's own builder, as kombu's Redis transport would push them.
+    """Builds messages with Celery's own builder, byte for byte as kombu's Redis transport would push them.
 
-    The builder is asked once for each task and model; what differs from one message to the next is filled in.
+    The builder runs once for each task, model and queue and makes a template; each message fills in its own values.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -36,7 +36,10 @@ class Router:
     def message(
         self, job_id: str, spec: TaskSpec, *, model: str, job_class: str, prompt_tokens: int | None = None
     ) -> Message:
-        """The message for one task. Its only argument is the job's id; its shown arguments are counts and names."""
+        """Build the message for one task.
+
+        The task's only argument is the job's id. Flower shows counts and names, never what a user wrote.
+        """
         queue = queue_for(spec.stage, model, job_class)
         key = spec.name, model, queue
         template = self._templates.get(key)
@@ -55,7 +58,7 @@ class Router:
         return Message(job_id, spec.stage, queue, filled.encode())
 
     def _template(self, spec: TaskSpec, model: str, queue: str) -> tuple[str, str]:
-        """JSON of a message's envelope and of its body, with marks where a message's own values belong."""
+        """Return the JSON of a message's envelope and of its body, with placeholders for the message's own values."""
         task = self._app.amqp.as_task_v2(
             _TASK,
             spec.name,
@@ -70,7 +73,7 @@ class Router:
             "body": _BODY,
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            # What a worker claims when it takes the message; the ledger compares the ages of messages by them.
+            # A worker claims this stage when it takes the message; the ledger looks up a message's age by both.
             "headers": {**task.headers, "job": _JOB, "stage": spec.stage},
             "properties": {
                 **task.properties,

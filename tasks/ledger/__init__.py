@@ -1,1 +1,1 @@
-"""The job ledger: its port, its forms, and the scripts that move a job."""
+"""The job ledger: its interface, its two implementations, and the Lua scripts that change a job."""

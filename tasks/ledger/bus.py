@@ -1,14 +1,14 @@
-"""A process's inbox and how its messages are taken apart.
+"""A process's inbox, and the parser for its messages.
 
-The scripts that change a job tell those whom it concerns, in the same transaction. A message is a head line and then
-the records, one a line:
+A script that changes a job notifies the processes concerned in the same transaction. A message is a head line, then one
+line for each record:
 
     e job_01... 7\\n c{...}\\n c{...}     events from sequence number 7 on, for an API process
-    t job_01... 12\\n {...}\\n {...}      token chunks from sequence number 12 on, for the worker that derenders
-    x job_01... cancelled                 the job is over, for a worker that holds one of its stages
+    t job_01... 12\\n {...}\\n {...}      token chunks from sequence number 12 on, for the derender worker
+    x job_01... cancelled                 the job has ended, for a worker that owns one of its stages
 
-The inbox is a fast path, never the truth: it may lose messages (its process reconnects, Redis restarts), and what it
-brought is also in the job's channel, where a gap in the sequence numbers is read again.
+The inbox is only a fast path: it may lose messages (the process reconnects, Redis restarts). The job's channel holds
+the same records durably; after a gap in the sequence numbers, the reader fetches the missing ones there.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Bus(Protocol):
     """The inbox of one process."""
 
     async def receive(self, wait_s: float) -> list[bytes]:
-        """The next raw messages, in order; none if nothing came within `wait_s`.
+        """Return the next raw messages, in order; an empty list if none arrive within `wait_s`.
 
         Raises:
-            OSError: messages may be lost; read the channels again.
+            OSError: the connection broke and messages may be lost; read the channels.
         """
         ...
 
@@ -41,6 +41,7 @@ class Bus(Protocol):
 
 
 def parse_message(raw: bytes) -> BusMessage:
+    """Parse one raw message of an inbox."""
     head, *records = raw.split(b"\n")
     kind, job_id, argument = head.decode().split(" ", 2)
     if kind == "x":

@@ -1,7 +1,7 @@
-"""The ledger's keys in Redis, and how its scripts know them: written here and nowhere else.
+"""The ledger's Redis keys. Python and the Lua scripts both get them from here.
 
-A constant that ends in a colon is a prefix: an id follows it, and a payload's name after that
-(`ty:payload:job_01...:prompt`). Queues are not among them: their names are those of the tasks (`tasks.specs`).
+A constant that ends in a colon is a prefix: an id follows, and for a payload its name (`ty:payload:job_01...:prompt`).
+Queues are not here: `tasks.specs` names them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ EVENTS: Final = "ty:events:"
 INBOX: Final = "ty:bus:"
 """List: messages for one process (`tasks.ledger.bus`)."""
 WAKE: Final = "ty:wake:"
-"""List: what makes a worker that waits for its queues look again."""
+"""List: pushing to it wakes a worker that blocks on its queues."""
 WORKER: Final = "ty:worker:"
-"""String with a ttl: a live process."""
+"""String with a TTL: a live process, set again by each heartbeat."""
 WORKERS: Final = "ty:workers"
-"""Set: the ids of processes that announced themselves."""
+"""Set: the ids of all processes that have sent a heartbeat."""
 WATCH: Final = "ty:watch"
-"""Sorted set: `<job>|<stage>` by the time at which the reaper looks at it; `<job>|` for the deadline."""
+"""Sorted set: `<job>|<stage>`, or `<job>|` for a deadline, by the time when the reaper next checks it."""
 JOBS: Final = "ty:jobs"
-"""Sorted set: detached jobs by the time at which they were accepted."""
+"""Sorted set: detached jobs by the time when they were accepted."""
 IDEMPOTENCY: Final = "ty:idempotency:"
-"""String: the job of an idempotency key."""
+"""String: the id of the job with this idempotency key."""
 REQUEST: Final = "ty:request:"
-"""Set: the jobs of the requests that their clients call so."""
+"""Set: the ids of the jobs whose clients sent this request id."""
 
 ALL: Final = {
     name: value for name, value in dict(globals()).items() if isinstance(value, str) and value.startswith("ty:")

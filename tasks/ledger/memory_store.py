@@ -1,6 +1,6 @@
-"""The ledger in one process's memory: the twin of `tasks.ledger.redis_store`, for tests and for trying things out.
+"""The ledger in one process's memory, for tests and experiments: the twin of `tasks.ledger.redis_store`.
 
-It passes the same contract suite. Its queues are lists that a test can look into, and `take` is what a worker does.
+Both pass the same contract suite. A test can inspect its `queues` and pop messages with `take`, as a worker would.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from tasks.errors import Cancelled, Conflict, QueueFull, error_to_json
 from tasks.ledger.store import (
+    ABANDONED,
+    IDEMPOTENCY_CONFLICT,
     Claim,
     ClaimLost,
     Commit,
@@ -43,7 +45,7 @@ class _Held:
 
 
 class MemoryStore:
-    """`JobStore` without a server; all of its methods are atomic because none of them waits."""
+    """`JobStore` without a server. Its methods are atomic because none of them awaits anything."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._queue = settings.queue
@@ -58,13 +60,13 @@ class MemoryStore:
         self.queues: defaultdict[str, deque[Message]] = defaultdict(deque)
 
     def take(self, queue: str) -> Message | None:
-        """Pop the oldest message of a queue, as a broker's consumer does."""
+        """Pop the oldest message of a queue, as a worker does; None if the queue is empty."""
         return self.queues[queue].pop() if self.queues[queue] else None
 
     def bus(self, name: str) -> MemoryBus:
         return MemoryBus(self._inboxes[name])
 
-    # ---- what the scripts' prelude does ----------------------------------------------------------
+    # ---- the counterpart of lua/prelude.lua ------------------------------------------------------
 
     def _emit(self, held: _Held, lines: Sequence[bytes]) -> None:
         if not lines:
@@ -112,7 +114,7 @@ class MemoryStore:
             raise ClaimLost("taken")
         return held
 
-    # ---- the port --------------------------------------------------------------------------------
+    # ---- the methods of JobStore -----------------------------------------------------------------
 
     async def submit(
         self, job: NewJob, payloads: Mapping[str, bytes], messages: Sequence[Message], max_queued: int
@@ -120,7 +122,7 @@ class MemoryStore:
         if job.idempotency_key in self._keys:
             earlier = self._jobs[self._keys[job.idempotency_key]].job
             if earlier.idempotency_digest != job.idempotency_digest:
-                raise Conflict("this Idempotency-Key was used with another request", param="Idempotency-Key")
+                raise Conflict(IDEMPOTENCY_CONFLICT, param="Idempotency-Key")
             return earlier.id
         if job.id in self._jobs:
             return job.id
@@ -204,7 +206,7 @@ class MemoryStore:
                 continue
             alive = {worker.id for worker in await self.workers()}
             if not held.job.detached and held.listeners and not alive & set(held.listeners):
-                self._conclude(held, Status.CANCELLED, error_to_json(Cancelled("Nobody waits for the answer.")))
+                self._conclude(held, Status.CANCELLED, error_to_json(Cancelled(ABANDONED)))
                 lost.append((job_id, stage))
                 continue
             lease_until = self._now() + self._queue.lease_s
@@ -332,8 +334,8 @@ class MemoryStore:
                 return False
         elif self.queues[message.queue]:
             oldest = self.queues[message.queue][-1]
-            of = self._jobs.get(oldest.job_id)
-            if of is None or of.job.records[oldest.stage].sent_at <= record.sent_at:
+            other = self._jobs.get(oldest.job_id)
+            if other is None or other.job.records[oldest.stage].sent_at <= record.sent_at:
                 self._watch[key] = now + min(30, max(self._queue.lost_after_s, (now - record.sent_at) / 2))
                 return False
         self._send(held, message, again=True)

@@ -1,8 +1,8 @@
 """The ledger in Redis: one Lua script for each transition, many calls in one round trip.
 
-Calls that are made while an earlier round trip is under way leave together in the next one, so a busy process
-needs one connection and a few microseconds a call. Every script can be sent twice without harm (see its header),
-so a call whose answer was lost is sent again until `patience_s` is over.
+Calls made during a round trip leave together in the next one, so a busy process needs one connection and a few
+microseconds for each call. Every script is idempotent (see its header), so a call whose reply is lost is repeated for
+up to `patience_s`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,19 @@ from tasks.ledger.scripts import (
     text,
     unpack,
 )
-from tasks.ledger.store import Claim, Commit, Due, Entry, Job, Message, NewJob, Refused, Status, Worker
+from tasks.ledger.store import (
+    IDEMPOTENCY_CONFLICT,
+    Claim,
+    Commit,
+    Due,
+    Entry,
+    Job,
+    Message,
+    NewJob,
+    Refused,
+    Status,
+    Worker,
+)
 from tasks.protocol.base import JsonObject, compact_json
 from tasks.settings import Settings
 from tasks.specs import Stage
@@ -45,7 +57,7 @@ LOST_CONNECTION = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 
 
 def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
-    """A client that neither repeats a write by itself nor gives up a blocking read."""
+    """Create a client that never repeats a write by itself; with `blocking`, its reads never time out."""
     return aioredis.from_url(
         url,
         retry=Retry(NoBackoff(), 0),
@@ -56,7 +68,7 @@ def connect(url: str, *, blocking: bool = False) -> aioredis.Redis:
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """What a connection to this URL takes beside its timeout: a Unix socket is neither kept alive nor slow to open."""
+    """Return further connection options: a connect timeout and keep-alive for TCP, none for a Unix socket."""
     return {} if url.startswith("unix:") else {"socket_connect_timeout": 5, "socket_keepalive": True}
 
 
@@ -64,7 +76,7 @@ ANSWER_TIMEOUT_S: Final = 20.0
 
 
 class RedisStore:
-    """`JobStore` over one Redis database, which is the broker's as well."""
+    """`JobStore` over one Redis database, shared with the broker."""
 
     def __init__(self, settings: Settings, *, patience_s: float = 30.0) -> None:
         self._settings = settings
@@ -91,7 +103,7 @@ class RedisStore:
                 batch, self._pending = self._pending[:512], self._pending[512:]
                 try:
                     answers = await self._exchange([command for command, _ in batch])
-                except Exception as error:  # noqa: BLE001 - every caller of this round trip learns of it
+                except Exception as error:  # noqa: BLE001 - every caller of this round trip gets it
                     answers = [error] * len(batch)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
@@ -104,10 +116,10 @@ class RedisStore:
             self._flusher = None
 
     async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        """Each command's answer, or the error that Redis answers it with.
+        """Send commands in one round trip; return each one's reply, or the error that Redis replied with.
 
-        There is one exchange at a time, over one connection: what a client does around a command takes as long as the
-        command.
+        Exchanges run one at a time over one connection and bypass the client, whose work around a command takes as
+        long as the command itself.
         """
         if self._connection is None:
             self._connection = await self._redis.connection_pool.get_connection()
@@ -123,7 +135,7 @@ class RedisStore:
             except LOST_CONNECTION as error:
                 if time.monotonic() + pause_s > give_up_at:
                     raise BrokerUnavailable(
-                        f"Redis does not answer: {type(error).__name__}", retry_after_s=5
+                        f"Redis does not answer ({type(error).__name__}). Try again later.", retry_after_s=5
                     ) from error
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)
@@ -133,7 +145,7 @@ class RedisStore:
         if script in self._shas:
             try:
                 return unpack(await self._call("EVALSHA", self._shas[script], 0, argument))
-            except NoScriptError:  # Redis was restarted: its script cache is not part of its data
+            except NoScriptError:  # Redis restarted and does not persist its script cache
                 pass
         self._shas[script] = text(await self._call("SCRIPT", "LOAD", self._sources[script]))
         return unpack(await self._call("EVALSHA", self._shas[script], 0, argument))
@@ -148,7 +160,7 @@ class RedisStore:
         if outcome == b"full":
             raise QueueFull(retry_after_s=2)
         if outcome == b"repeat" and text(reply["digest"]) != job.idempotency_digest:
-            raise Conflict("this Idempotency-Key was used with another request", param="Idempotency-Key")
+            raise Conflict(IDEMPOTENCY_CONFLICT, param="Idempotency-Key")
         return text(reply["id"])
 
     async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
@@ -214,7 +226,7 @@ class RedisStore:
                 break
             found = await asyncio.gather(*(self.get(job_id) for job_id, _ in pairs))
             for (job_id, _), job in zip(pairs, found, strict=True):
-                if job is None:  # forgotten since
+                if job is None:  # expired
                     await self._call("ZREM", keys.JOBS, job_id)
                 else:
                     jobs.append(job)
@@ -280,7 +292,7 @@ class RedisStore:
 
 
 class RedisBus:
-    """One process's inbox: whatever the scripts tell it, in order (see `tasks.ledger.bus`)."""
+    """One process's inbox in Redis (see `tasks.ledger.bus`)."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._redis = connect(settings.redis_url, blocking=True)
@@ -288,10 +300,10 @@ class RedisBus:
         self._key = f"{keys.INBOX}{name}"
 
     async def receive(self, wait_s: float) -> list[bytes]:
-        """The next messages, at most 500; none if nothing came within `wait_s`.
+        """Return the next messages, at most 500; an empty list if none arrive within `wait_s`.
 
         Raises:
-            ConnectionError: messages may be lost; read the channels again.
+            OSError: the connection broke and messages may be lost; read the channels.
         """
         try:
             if self._connection is None:
@@ -301,7 +313,7 @@ class RedisBus:
             if isinstance(answer, RedisError):
                 raise answer
         except (RedisError, OSError) as error:
-            raise OSError(f"the bus broke: {error}") from error
+            raise OSError(f"lost the connection to the inbox {self._key}: {error}") from error
         return cast("list[bytes]", answer[1]) if answer else []
 
     async def close(self) -> None:
@@ -313,7 +325,7 @@ async def _exchange(connection: Any, commands: list[tuple[Any, ...]]) -> list[An
         await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
         return [await _answer(connection) for _ in commands]
     except BaseException:
-        # Answers may still be on their way: nobody must take them for those to other commands.
+        # Replies may still arrive; the next commands must not mistake them for their own.
         await connection.disconnect(nowait=True)
         raise
 

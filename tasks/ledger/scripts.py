@@ -1,12 +1,12 @@
-"""The ledger's Lua scripts: what they are called with, what they answer, and the names that they share with Python.
+"""The ledger's Lua scripts: their arguments, their replies, and the names that they share with Python.
 
     source = load_scripts()["claim"]
     EVALSHA <source> 0 pack(claim_call(settings, "job_1", "render", "cpu-1", ("request",)))
     -> unpack(reply) == {"outcome": b"ok", "attempt": 1, "record": [...], "payloads": {"request": b"..."}}
 
 A script has one argument and one reply, both MessagePack maps; the head of each file in `lua/` lists their fields.
-Strings come back as bytes, because payloads are; an empty map comes back as an empty list, because Lua has one kind of
-table. Every script may be sent twice without harm.
+Strings come back as bytes, because payloads are bytes. An empty map comes back as an empty list, because Lua has only
+one kind of table. Every script is idempotent.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgpack
 from tasks.errors import Cancelled, error_to_json
 from tasks.ledger import keys
 from tasks.ledger.store import (
+    ABANDONED,
     TERMINAL,
     Claim,
     ClaimLost,
@@ -41,14 +42,14 @@ SCRIPTS: Final = ("submit", "claim", "renew", "commit", "retry", "end", "listen"
 
 
 def load_scripts() -> dict[str, str]:
-    """The source of each script by its name, with what they share before it."""
+    """Return each script's source by name, with the shared names and the prelude before it."""
     folder = resources.files("tasks.ledger") / "lua"
     shared = shared_names() + (folder / "prelude.lua").read_text()
     return {name: shared + (folder / f"{name}.lua").read_text() for name in SCRIPTS}
 
 
 def shared_names() -> str:
-    """The names of keys, states and stages, as Lua."""
+    """Return Lua code that defines the names of keys, states and stages."""
     return "".join(
         f"local {name} = {_lua(table)}\n"
         for name, table in (
@@ -68,24 +69,24 @@ def _lua(table: Mapping[str, Any] | list[str]) -> str:
 
 
 def pack(call: Mapping[str, Any]) -> bytes:
-    """A script's argument."""
-    # Lua has one kind of string: text and bytes travel alike.
+    """Encode a script's argument."""
+    # Lua has only one kind of string, so text and bytes need no distinction.
     return cast("bytes", msgpack.packb(call, use_bin_type=False))
 
 
 def unpack(reply: bytes) -> dict[str, Any]:
-    """A script's reply: fields by name, strings as bytes."""
+    """Decode a script's reply: fields by name, strings as bytes."""
     fields = msgpack.unpackb(reply, raw=True, strict_map_key=False)
     return {name.decode(): value for name, value in fields.items()}
 
 
 def text(value: Any) -> str:
-    """A string of Redis or of a reply."""
+    """Decode a string from Redis or from a script's reply."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def pairs(record: Any) -> dict[str, str]:
-    """A hash as Redis answers it, whether as a map or as names and values in turn."""
+    """Decode a Redis hash, whether it came as a map or as alternating names and values."""
     if isinstance(record, dict):
         return {text(key): text(value) for key, value in record.items()}
     return {text(record[i]): text(record[i + 1]) for i in range(0, len(record), 2)}
@@ -136,7 +137,7 @@ def claim_call(settings: Settings, job_id: str, stage: Stage, owner: str, reads:
 
 
 def claim_from(job_id: str, stage: Stage, owner: str, reply: Mapping[str, Any]) -> Claim | Refused:
-    """What the `claim` script answered."""
+    """Decode the reply of the `claim` script."""
     if reply["outcome"] != b"ok":
         return Refused(cast("Any", text(reply["outcome"])))
     payloads = {text(name): value for name, value in dict(reply["payloads"]).items()}
@@ -144,7 +145,7 @@ def claim_from(job_id: str, stage: Stage, owner: str, reply: Mapping[str, Any]) 
 
 
 def require_ok(reply: Mapping[str, Any]) -> None:
-    """Raises ClaimLost if a script refused to write."""
+    """Raise ClaimLost if a script refused to write."""
     if reply["outcome"] != b"ok":
         raise ClaimLost(text(reply["outcome"]))
 
@@ -170,7 +171,7 @@ def commit_call(settings: Settings, job_id: str, stage: Stage, owner: str, commi
 
 
 def renew_call(settings: Settings, owner: str, claims: Sequence[tuple[str, Stage]]) -> JsonObject:
-    abandoned = Cancelled("The process that waited for the answer is gone.")
+    abandoned = Cancelled(ABANDONED)
     return {
         "owner": owner,
         "lease": settings.queue.lease_s,
@@ -204,7 +205,7 @@ def _message(message: Message) -> JsonObject:
 
 
 def job_from(job_id: str, record: Mapping[str, str]) -> Job:
-    """A job from the hash that the ledger keeps of it."""
+    """Decode a job from its hash in Redis."""
     stages = tuple(record["stages"].split())
     return Job(
         id=job_id,

@@ -1,30 +1,27 @@
-"""The job ledger, its payloads and its channels: one port, because a stage hands over in one transaction.
+"""The job ledger, its payloads and its channels: one interface, because a stage commits to all of them at once.
 
-A *job* is one request and all that is known of it. Its *payloads* are named blobs (claim checks: what a user wrote
-never travels through a queue):
+A *job* is one request and everything the ledger knows of it. Its *payloads* are named blobs. A queue carries only the
+job's id, never what a user wrote (the claim-check pattern):
 
     request     the client's body, JSON
     prompt      prompt token ids, little-endian int32
     generate    the GenerateRequest without its token ids, JSON
-    context     what derendering needs to know of the request, JSON
+    context     the derender context, JSON
     checkpoint  the derender state of a followed stream, JSON
 
-Its *channels* are durable, ordered logs: `tokens` holds the engine's chunks, `events` holds what the client is to
-see. An event is one line, a letter for its kind and then JSON:
+Its *channels* are durable, ordered logs: `tokens` holds the engine's chunks, `events` holds what the client sees. An
+event is one line, a letter for its kind and then JSON:
 
-    s{"status": "running", "stage": "generate", ...}      a step of the job's life
+    s{"status": "running", "stage": "generate", ...}      a stage was queued, started or done
     c{"id": "chatcmpl-...", "choices": [...]}             a chunk of a streamed answer
     r{"id": "chatcmpl-...", "choices": [...]}             the whole answer
     e{"kind": "EngineFailed", "message": ...}             why there is no (further) answer; always the last event
     d{}                                                   the end of a successful job; always the last event
 
-A worker *claims* a stage before it works on it and holds the claim by renewing a lease; every write names the claim
-and fails with `ClaimLost` once the claim is gone, so that a worker that was thought dead cannot write.
-
-A message for a stage goes to the stage's queue. Only where a worker's thread has nothing to do and waits for more does
-it go there straight away, with the claim and what the stage reads, in the transaction that would have queued it
-(`tasks.ledger.blocking_store`): the thread need not ask for what it has been given. A worker that dies with it is missed when
-the lease runs out, as with any claim.
+A worker *claims* a stage before it works on it and renews the lease to keep the claim. Every write names its claim and
+raises `ClaimLost` once another worker or the end of the job has taken it: a worker that comes back from the dead cannot
+write. Every message goes through its stage's queue; if its worker dies, the lease runs out and the reaper redispatches
+the stage.
 
 Implementations: `tasks.ledger.redis_store.RedisStore`, `tasks.ledger.memory_store.MemoryStore`.
 """
@@ -53,6 +50,11 @@ class Status(StrEnum):
         return self in TERMINAL
 
 
+ABANDONED: Final = "The job was cancelled because the process that waited for its answer is gone."
+IDEMPOTENCY_CONFLICT: Final = (
+    "This Idempotency-Key was already used with a different request. Use a new key, or repeat the same request."
+)
+
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
 
@@ -69,7 +71,7 @@ EventKind = Literal["s", "c", "r", "e", "d"]
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """What the ledger knows of one stage; times are seconds since the epoch, 0 where it has not happened."""
+    """The ledger's record of one stage. Times are seconds since the epoch, or 0 if not reached yet."""
 
     state: StageState = StageState.WAITING
     owner: str = ""
@@ -82,7 +84,7 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job as it is submitted."""
+    """A job to submit."""
 
     id: str
     endpoint: str
@@ -91,27 +93,27 @@ class NewJob:
     job_class: Literal["interactive", "batch"]
     stream: bool
     followed: bool
-    """The derender stage reads tokens as they come, which a stream needs; it begins with the generate stage."""
+    """The derender stage starts together with the generate stage and reads tokens as they arrive; streams need it."""
     deadline_in_s: float
     ttl_s: int
     """How long the finished job and its events are kept."""
     queues: tuple[str, ...] = ()
-    """The queues that it will wait in, one after the other."""
+    """The queues that the job passes through, in order."""
     listener: str = ""
-    """The bus of a process that waits for this job's events."""
+    """The inbox of the process that waits for this job's events."""
     detached: bool = False
-    """Nobody waits on the connection: the job outlives its submitter, and its life is told as events."""
+    """The job outlives the connection that submitted it, and its events include each stage's progress."""
     idempotency_key: str = ""
     idempotency_digest: str = ""
-    """Fingerprint of the request, so that the key cannot stand for another one."""
+    """Hash of the request: detects a key that is reused for a different one."""
     request_id: str = ""
-    """What the client calls its request; several jobs may have the same."""
+    """The client's own id for its request; several jobs may share one."""
     metadata: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as the ledger holds it."""
+    """A job as the ledger records it."""
 
     id: str
     endpoint: str
@@ -132,12 +134,12 @@ class Job:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     token_chunks: int = 0
-    """How many chunks the token channel holds."""
+    """Number of chunks in the token channel."""
     metadata: JsonObject = field(default_factory=dict)
 
     @property
     def stage(self) -> Stage:
-        """The first stage that is not done, or the last."""
+        """The first stage that is not done, or the last stage if all are."""
         return next((s for s in self.stages if self.records[s].state != "done"), self.stages[-1])
 
 
@@ -164,7 +166,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a claim was not given: nothing to do (`done`, `over`, `held`, `gone`), or the job must end
+    """Why a claim was refused: there is nothing to do (`done`, `over`, `held`, `gone`), or the job must end
     (`expired`, `exhausted`)."""
 
     why: Literal["done", "over", "held", "gone", "expired", "exhausted"]
@@ -172,30 +174,30 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a claim holder writes, all or nothing."""
+    """What an owner writes under its claim, all or nothing."""
 
     payloads: Mapping[str, bytes] = field(default_factory=dict)
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     tokens: Sequence[bytes] = ()
-    """Chunks for the token channel, JSON; they and all that comes with them are applied once, however often the
-    commit is sent."""
+    """Chunks for the token channel, JSON. Repeating the commit does not apply it twice."""
     tokens_from: int = 0
-    """The number of chunks in the channel before these."""
+    """Number of chunks in the channel before these."""
     events: Sequence[bytes] = ()
     """Lines for the events channel."""
     consumed: tuple[int, int] | None = None
-    """Token channel offset (before, after) that these events come from: the checkpoint moves, or nothing happens."""
+    """Token channel offsets (before, after) that these events cover. The commit applies only if the job's read offset
+    is `before`, and moves it to `after`."""
     done: bool = False
     messages: Sequence[Message] = ()
-    """Next stages, dispatched in the same transaction."""
+    """Messages of the next stages, dispatched in the same transaction."""
     status: Status | None = None
     """A terminal status that ends the job with this commit."""
     error: JsonObject | None = None
 
 
 class ClaimLost(Exception):
-    """The claim is no longer held: the job is over, or its lease ran out and another worker has it."""
+    """The claim is lost: the job has ended, or the lease ran out and another worker may have the stage."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -204,7 +206,7 @@ class ClaimLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of a channel; sequence numbers start at 1 and have no gaps."""
+    """One record of a channel. Sequence numbers start at 1 and have no gaps."""
 
     seq: int
     data: bytes
@@ -212,7 +214,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A stage (or a deadline, where `stage` is empty) that the reaper has to look at."""
+    """A stage that the reaper must check, or a deadline if `stage` is empty."""
 
     job_id: str
     stage: Stage
@@ -220,10 +222,12 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that said within the last `ttl_s` that it is alive: `cpu` and `gpu` workers, and `api`, which serves
-    no queue and is missed only by the jobs that it waits for.
+    """A process that sent a heartbeat within the last `ttl_s` seconds: a `cpu` or `gpu` worker, or an `api` process.
 
-    A process says so every other second; it takes a machine that stands still for long to lose one that lives."""
+    An `api` process serves no queue; if it dies, only the jobs that it waits for are cancelled. Workers send a
+    heartbeat every two seconds, API processes every second, so only a long stall of the machine makes a live process
+    look dead.
+    """
 
     id: str
     role: str
@@ -234,78 +238,107 @@ class Worker:
 
 
 class JobStore(Protocol):
-    """The ledger. Every method raises `BrokerUnavailable` when the store cannot be reached for long enough."""
+    """The ledger. Every method raises `BrokerUnavailable` if the ledger stays unreachable for too long."""
 
     async def submit(
         self, job: NewJob, payloads: Mapping[str, bytes], messages: Sequence[Message], max_queued: int
     ) -> str:
-        """Accept a job and dispatch its first stage, and the one that follows it as it goes on.
+        """Accept a job and dispatch its first stages by `messages`.
 
-        Returns its id, or the id of the earlier job that has the same idempotency key.
+        Returns the job's id, or the id of the earlier job with the same idempotency key.
 
         Raises:
             QueueFull: one of the job's queues holds `max_queued` messages.
+            Conflict: the idempotency key was used with a different request.
         """
         ...
 
-    async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused: ...
+    async def claim(self, job_id: str, stage: Stage, owner: str, reads: Sequence[str]) -> Claim | Refused:
+        """Claim a stage for `owner` and return the claim with the payloads named in `reads`, or why it was refused."""
+        ...
 
     async def renew(self, owner: str, held: Sequence[tuple[str, Stage]]) -> list[tuple[str, Stage]]:
-        """Prolong the leases; returns those that are lost. A job that is not detached, and whose listeners are all
-        dead, is cancelled: nothing runs for nobody."""
+        """Renew the leases of these claims; return the claims that are lost.
+
+        Cancels a job that nobody waits for any more: it is not detached, and all its listeners are dead.
+        """
         ...
 
     async def commit(self, job_id: str, stage: Stage, owner: str, commit: Commit) -> None:
-        """Write under a claim. Raises ClaimLost; a commit that was applied before is taken as done."""
+        """Write under a claim. Repeating a commit that was applied has no effect.
+
+        Raises:
+            ClaimLost: nothing was written.
+        """
         ...
 
     async def retry(
         self, job_id: str, stage: Stage, owner: str, message: Message, delay_s: float, *, counted: bool
     ) -> None:
-        """Give a claim back, to be dispatched again after `delay_s`; `counted` says if the attempt counts."""
+        """Give a claim back and redispatch its stage after `delay_s`; `counted`: whether the attempt counts.
+
+        Raises:
+            ClaimLost: nothing was written.
+        """
         ...
 
     async def end(self, job_id: str, status: Status, error: JsonObject | None) -> bool:
-        """End a job from outside of any claim; False if it was over already or is unknown."""
+        """End a job without a claim; return False if it has ended already or does not exist."""
         ...
 
     async def listen(self, job_id: str, listener: str) -> bool:
-        """Send the job's further events to this bus as well; False if it is unknown."""
+        """Send the job's future events to one more inbox; return False if the job does not exist."""
         ...
 
-    async def get(self, job_id: str) -> Job | None: ...
+    async def get(self, job_id: str) -> Job | None:
+        """Return a job, or None if it does not exist or has expired."""
+        ...
 
     async def page(self, limit: int, before: str | None) -> list[Job]:
-        """Detached jobs, newest first, older than the job `before`."""
+        """Return detached jobs, newest first, at most `limit`; with `before`, only jobs older than that one."""
         ...
 
     async def requested(self, request_id: str) -> list[str]:
-        """The jobs of the requests that their clients call so."""
+        """Return the ids of the jobs whose clients sent this request id."""
         ...
 
-    async def payload(self, job_id: str, name: str) -> bytes | None: ...
+    async def payload(self, job_id: str, name: str) -> bytes | None:
+        """Return a payload of a job, or None if it does not exist."""
+        ...
 
-    async def read_tokens(self, job_id: str, after: int) -> list[Entry]: ...
+    async def read_tokens(self, job_id: str, after: int) -> list[Entry]:
+        """Return the token channel's entries with sequence numbers above `after`."""
+        ...
 
-    async def read_events(self, job_id: str, after: int) -> list[Entry]: ...
+    async def read_events(self, job_id: str, after: int) -> list[Entry]:
+        """Return the events channel's entries with sequence numbers above `after`."""
+        ...
 
     async def due(self, limit: int) -> list[Due]:
-        """What the reaper must look at now; each is handed out again only after a while."""
+        """Return what the reaper must check now, and postpone each entry, so that other reapers skip it for a while."""
         ...
 
     async def redispatch(self, message: Message) -> bool:
-        """Send a stage again if the ledger says that nobody has it: its lease ran out, its delay is over, or its
-        message is neither in the queue nor with a worker."""
+        """Dispatch a stage again if nobody has it; return whether it was dispatched.
+
+        Nobody has a stage if its lease ran out, its delay is over, or its message is neither in the queue nor claimed.
+        """
         ...
 
-    async def announce(self, worker: Worker) -> None: ...
+    async def announce(self, worker: Worker) -> None:
+        """Record a heartbeat: this process counts as live for `worker.ttl_s` seconds."""
+        ...
 
-    async def withdraw(self, worker_id: str) -> None: ...
+    async def withdraw(self, worker_id: str) -> None:
+        """Remove a process from the live ones, with its inbox."""
+        ...
 
-    async def workers(self) -> list[Worker]: ...
+    async def workers(self) -> list[Worker]:
+        """Return the live processes."""
+        ...
 
     async def queued(self, queues: Sequence[str]) -> list[int]:
-        """The number of waiting messages of each queue."""
+        """Return the number of messages in each queue."""
         ...
 
     async def ping(self) -> None: ...
@@ -314,5 +347,5 @@ class JobStore(Protocol):
 
 
 def event_line(kind: EventKind, body: bytes) -> bytes:
-    """An event's line from its kind and its JSON."""
+    """Build an event's line from its kind and its JSON."""
     return kind.encode() + body

@@ -1,4 +1,4 @@
-"""One suite for every implementation of the ledger."""
+"""The contract suite that every implementation of the ledger passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import quick_settings
 
 
 class Yard:
-    """A store with what a test needs around it: a pipeline, inboxes, and a look at the queues."""
+    """A ledger with a pipeline, inboxes, and access to the queues."""
 
     def __init__(self, store: JobStore, settings: Any) -> None:
         self.store = store
@@ -34,7 +34,7 @@ class Yard:
         return RedisBus(self.settings, name)
 
     async def pop(self, queue: str) -> str | None:
-        """What a broker's consumer takes off a queue: the job's id."""
+        """Pop a message as a worker does, and return its job's id."""
         if isinstance(self.store, MemoryStore):
             message = self.store.take(queue)
             return message.job_id if message else None
@@ -59,7 +59,7 @@ class Yard:
         return claim
 
     async def rendered(self, **changes: Any) -> str:
-        """A job whose render is done."""
+        """Submit a job and complete its render stage."""
         job_id = await self.submit(**changes)
         await self.pop("render")
         claim = await self.claim(job_id, "render")
@@ -225,8 +225,8 @@ async def test_those_whom_it_concerns_are_told(yard: Yard) -> None:
         received += map(parse_message, await api.receive(1))
     assert [(m.kind, m.first_seq) for m in received] == [("e", 1), ("e", 2)]
     assert received[1].records[0].startswith(b'e{"kind"') and b"Cancelled" in received[1].records[0]
-    (told,) = map(parse_message, await gpu.receive(1))
-    assert (told.kind, told.job_id, told.status) == ("x", job_id, "cancelled")
+    (message,) = map(parse_message, await gpu.receive(1))
+    assert (message.kind, message.job_id, message.status) == ("x", job_id, "cancelled")
     for bus in (api, follower, gpu):
         await bus.close()
 
@@ -279,7 +279,7 @@ async def test_the_reaper_brings_back_a_lost_message_and_leaves_a_waiting_one(ya
     second = await yard.submit()
     await asyncio.sleep(0.35)
     assert await reap(yard.pipeline) == 0  # both wait in the queue
-    assert await yard.pop("render") == first  # and now a worker died with it
+    assert await yard.pop("render") == first  # and its worker dies
     await asyncio.sleep(0.35)
     assert await reap(yard.pipeline) == 1
     assert await yard.pop("render") == first  # it keeps its place

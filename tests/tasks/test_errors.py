@@ -1,4 +1,4 @@
-"""The tree of errors is the one that its module draws, and errors survive the ledger."""
+"""The module docstring draws the real tree of errors, and errors survive the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids are prefixed, unique, and sort by the time they were made."""
+"""Ids are prefixed, unique, and sort by creation time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way through the stages, and what brings back what was lost."""
+"""A job's way through its stages, and the reaper that recovers lost ones."""
 
 from __future__ import annotations
 

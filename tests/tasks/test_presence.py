@@ -1,4 +1,4 @@
-"""The health check of a worker: present while it says so, on its own host, in its own role."""
+"""A worker's health check: it sees heartbeats of its own host and role only."""
 
 from __future__ import annotations
 

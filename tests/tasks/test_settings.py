@@ -1,4 +1,4 @@
-"""Settings: the environment wins over the file, names are unique, a mistake is an error and not a default."""
+"""Settings: the environment overrides the file, names are unique, and a mistake is an error, not a default."""
 
 from __future__ import annotations
 

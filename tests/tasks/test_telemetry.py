@@ -1,4 +1,4 @@
-"""Every log line is one line of JSON that says who wrote it; Celery's own chatter stays out."""
+"""Every log record is one line of JSON with its role; Celery's own info messages stay out."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 --        with 'ok': attempt, record (the job's hash, names and values in turn), payloads (by name)
 -- keys   the job's hash, its payloads, the watch set, its events channel
 --
--- The owner that has the stage already may ask again: the answer to its first question was lost on the way.
+-- The owner of a claim may claim again: the reply to its first call may have been lost.
 local id, stage, job = call.id, call.stage, job_key(call.id)
 local v = redis.call('HMGET', job, 'status', stage .. '.state', stage .. '.owner', stage .. '.lease', 'deadline',
   'detached', stage .. '.attempts')

@@ -1,4 +1,4 @@
--- What the reaper must look at now; each is handed out again only after a while.
+-- What the reaper must check now; no other caller gets the same entries before `again_after` has passed.
 --
 -- call   most (members), again_after (seconds)
 -- reply  members: `<job>|<stage>` each, or `<job>|` for a deadline

@@ -1,4 +1,4 @@
--- End a job from outside of any claim.
+-- End a job without a claim.
 --
 -- call   id, status (a terminal one), error (JSON, or '')
 -- reply  ended: whether this call ended it

@@ -1,7 +1,7 @@
--- Send a job's further events to another inbox as well.
+-- Send a job's future events to one more inbox.
 --
 -- call   id, inbox
--- reply  known: whether there is such a job
+-- reply  known: whether the job exists
 -- keys   the job's hash
 local job = job_key(call.id)
 local listeners = redis.call('HGET', job, 'listeners')

@@ -1,5 +1,5 @@
--- What every script begins with. Before it stand the names that Python and Lua share: KEY, STATUS, TERMINAL, STATE and
--- STAGES (see `tasks.ledger.scripts`).
+-- The beginning of every script. `tasks.ledger.scripts` puts the names shared with Python before it: KEY, STATUS,
+-- TERMINAL, STATE and STAGES.
 --
 -- A script has one argument and one reply, both MessagePack: `call` is what Python sent, and each script ends in
 -- `return reply(...)`. Keys are computed from ids, because broker, ledger and channels live in one Redis database.
@@ -15,7 +15,7 @@ local function job_key(id) return KEY.JOB .. id end
 local function payload_key(id, name) return KEY.PAYLOAD .. id .. ':' .. name end
 local function watch_member(id, stage) return id .. '|' .. stage end
 
--- Leave a message in a process's inbox. A process that is waiting takes it at once; what stays expires.
+-- Push a message to a process's inbox. A waiting process pops it at once; an inbox that nobody reads expires.
 local function tell(inbox, line)
   local key = KEY.INBOX .. inbox
   if redis.call('RPUSH', key, line) > 1 then redis.call('EXPIRE', key, INBOX_TTL_S) end
@@ -38,13 +38,13 @@ local function emit(id, lines, head)
   end
 end
 
--- The event that tells of a step in a job's life.
+-- The event for a change of a stage's state.
 local function step_line(status, stage, what)
   return 's{"status":"' .. status .. '","stage":"' .. stage .. '","state":"' .. what .. '","at":' .. num(now) .. '}'
 end
 
--- Put a stage's message into its queue. `message` is {stage, queue, body}. A message that is sent `again` keeps its age
--- and goes to the front, so that the oldest message is always the next one to be popped.
+-- Put a stage's message into its queue. `message` is {stage, queue, body}. With `again` (a redispatch) it keeps its age
+-- and goes to the front: the oldest message is always the next to be popped.
 local function send(id, message, lost_after, again)
   local job, stage = job_key(id), message.stage
   if again then
@@ -66,8 +66,8 @@ local function refusal(status, state, holder, owner)
   if state ~= STATE.RUNNING or holder ~= owner then return 'taken' end
 end
 
--- End a job: write its last events, tell the owners of its stages, drop its working data, and keep the rest for its ttl.
--- Of a detached job the generated tokens stay, with what is needed to derender them again.
+-- End a job: write its last events, notify the owners of its stages, delete its working data, and keep the rest for its
+-- TTL. A detached job keeps its generated tokens and what is needed to derender them again.
 local function conclude(id, status, failure, lines)
   local job = job_key(id)
   local fields = {'ttl', 'detached', 'listeners'}

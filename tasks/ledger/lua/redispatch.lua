@@ -1,7 +1,7 @@
--- Send a stage's message again if nobody has it: its lease ran out, its delay is over, or the broker lost the message.
+-- Redispatch a stage if nobody has it: its lease ran out, its delay is over, or the broker lost the message.
 --
 -- call   id, message ({stage, queue, body}), lost_after (seconds)
--- reply  sent: whether it was sent again
+-- reply  sent: whether it was redispatched
 -- keys   the job's hash, the watch set, the queue and the hash of the job whose message is next in it
 --
 -- Queues are first in, first out: a queued message is lost only if the next one to be popped is younger.

@@ -1,11 +1,11 @@
--- Prolong a worker's leases, and cancel the jobs that nobody waits for any more.
+-- Renew a worker's leases, and cancel the jobs that nobody waits for any more.
 --
--- call   owner, lease (seconds), abandoned (error JSON of a job that nobody waits for), claims ({job id, stage} each)
+-- call   owner, lease (seconds), abandoned (error JSON for a job that nobody waits for), claims ({job id, stage} each)
 -- reply  lost: positions in `claims`, from 0, of those that the worker no longer holds
 -- keys   the jobs' hashes, the watch set, the keys of live processes; as `conclude` for cancelled jobs
 local lost = {}
 
--- Whether a process that waits for the job is alive; a detached job needs none.
+-- Whether a process that waits for the job is alive. A detached job needs none.
 local function wanted(detached, listeners)
   if detached == '1' or listeners == '' then return true end
   for inbox in string.gmatch(listeners, '%S+') do

@@ -1,4 +1,4 @@
--- Give a claim back: the stage is sent again, at once or after a delay.
+-- Give a claim back: the stage is redispatched, at once or after a delay.
 --
 -- call   id, owner, message ({stage, queue, body}), delay (seconds), counted (whether the attempt counts), lost_after
 -- reply  outcome: 'ok', or why the claim is lost: 'gone', a terminal status or 'taken'

@@ -1,9 +1,9 @@
--- Accept a job and put its first messages into their queues.
+-- Accept a job and dispatch its first stages.
 --
 -- call   id, record (fields of the job's hash), deadline_in and ttl (seconds), queues and max_queued, payloads (by name),
 --        messages ({stage, queue, body} each), detached, idempotency_key, request_id, lost_after (seconds)
 -- reply  outcome: 'accepted', 'full' or 'repeat'; id: the job's, or the earlier job's with the same idempotency key;
---        digest: that of the request which the key stands for
+--        digest: the digest of that job's request
 -- keys   the job's hash, payloads and events channel, the watch set, queues, the list of jobs, the idempotency key,
 --        the set of the client's request id
 if call.idempotency_key ~= '' then

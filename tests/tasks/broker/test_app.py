@@ -1,4 +1,4 @@
-"""The Celery application's broker, in the words of each client."""
+"""The broker's URL for redis-py and for kombu."""
 
 from __future__ import annotations
 

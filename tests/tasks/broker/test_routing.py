@@ -1,4 +1,4 @@
-"""Messages are the ones that the installed Celery itself would push, and show counts and names only."""
+"""Messages equal those that the installed Celery would push, and show only counts and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's calls for threads: the same claims and commits, and messages popped from queues."""
+"""The ledger for worker threads: the same claims and commits as `JobStore`, and popping messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUEUES = ("derender", "render")
 
 @dataclass
 class Ledgers:
-    """A worker's ledger, and what submits to it."""
+    """A worker's ledger, and a pipeline that submits to it."""
 
     worker: BlockingLedger
     store: RedisStore

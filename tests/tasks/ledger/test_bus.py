@@ -1,4 +1,4 @@
-"""Messages of the bus are taken apart as the scripts put them together."""
+"""The parser of inbox messages reads what the scripts write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_message_is_taken_apart(raw: bytes, message: BusMessage) -> None:
 async def test_an_inbox_says_when_it_may_have_lost_something(redis_server: RedisServer) -> None:
     from tasks.ledger.redis_store import RedisBus
 
-    bus = RedisBus(quick_settings(), "nobody")  # nothing listens there
+    bus = RedisBus(quick_settings(), "nobody")  # nothing listens on this port
     with pytest.raises(OSError):
         await bus.receive(0.1)
     await bus.close()

@@ -1,4 +1,4 @@
-"""What scripts are called with and answer: one codec, heads that tell the truth, names that are written once."""
+"""The scripts' arguments and replies: one codec, accurate heads, and names that come from Python only."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def source(name: str) -> str:
 
 
 def head(name: str, part: str) -> str:
-    """What the head of a script says under `call`, `reply` or `keys`."""
+    """Return what a script's head says under `call`, `reply` or `keys`."""
     lines = [line[3:] for line in source(name).splitlines() if line.startswith("--")]
     text = "\n".join(lines)
     found = re.search(rf"(?ms)^{part} +(.*?)(?=^\w+ +|^$|\Z)", text)
-    assert found, f"{name}.lua does not say its {part}"
+    assert found, f"the head of {name}.lua has no `{part}`"
     return found[1]
 
 
@@ -49,7 +49,7 @@ def test_each_script_says_what_it_takes_and_gives(name: str) -> None:
     assert all(head(name, part) for part in ("call", "reply", "keys"))
     used = set(re.findall(r"\bcall\.(\w+)", source(name)))
     said = set(re.findall(r"\w+", head(name, "call")))
-    assert used <= said, f"{name}.lua reads {used - said}, which its head does not tell"
+    assert used <= said, f"{name}.lua reads {used - said}, which its head does not list"
     if name in CALLS:
         assert used <= CALLS[name]().keys() <= said | {"queue", "body"}
 
@@ -60,7 +60,7 @@ def test_names_come_from_python_alone(name: str) -> None:
     literals = set(re.findall(r"'([^']*)'", code))
     assert not [literal for literal in literals if literal.startswith("ty:")]
     states = {state.value for state in StageState} | {status.value for status in Status}
-    # Outcomes of a claim are its own words: a stage that is done, a job whose time is over.
+    # These two are also outcomes of a claim.
     assert literals & states <= {"done", "expired"}
     shared = scripts.shared_names()
     assert all(f'{key} = "{value}"' in shared for key, value in keys.ALL.items())
@@ -80,7 +80,7 @@ def test_the_codec_gives_back_what_it_was_given(call: dict[str, Any]) -> None:
 
 
 def as_bytes(value: Any) -> Any:
-    """Strings come back as bytes, names inside too."""
+    """Return a value as the codec returns it: strings as bytes, nested names too."""
     if isinstance(value, dict):
         return {name.encode(): as_bytes(one) for name, one in value.items()}
     return [as_bytes(one) for one in value] if isinstance(value, list) else value
