@@ -1,1 +1,1 @@
-"""Wire models and the neutral values between surfaces, formats and engines: import the module you mean."""
+"""Wire models, and the neutral values between surfaces, formats and engines. Import the modules, not this package."""

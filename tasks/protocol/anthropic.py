@@ -1,4 +1,4 @@
-"""Anthropic's Messages: the request as clients send it.
+"""Anthropic's Messages API: the request as clients send it.
 
 POST /v1/messages
 {"model": "qwen3-8b", "max_tokens": 256, "system": "Be kind.",
@@ -32,7 +32,7 @@ class Tool(WireModel):
 
 
 class ToolChange(WireModel):
-    """A tool by name, or with its definition, that a system message adds or removes."""
+    """A tool that a system message adds or removes, by name or with its definition."""
 
     type: Literal["tool_reference", "tool_definition"]
     name: str | None = None
@@ -46,7 +46,7 @@ class ToolChange(WireModel):
 
 
 class ContentBlock(WireModel):
-    """One block of a message; which fields count depends on its type."""
+    """One block of a message; its type decides which fields count."""
 
     type: Literal[
         "text",
@@ -79,7 +79,7 @@ class ContentBlock(WireModel):
             if self.tool is None:
                 raise refuse("tool", f"a {self.type} needs its tool")
             if self.type == "tool_removal" and self.tool.type != "tool_reference":
-                raise refuse("tool", "a tool is removed by reference")
+                raise refuse("tool", "a tool_removal needs a tool_reference, not a tool_definition")
         return self
 
 
@@ -89,7 +89,7 @@ class Message(WireModel):
 
     @property
     def blocks(self) -> list[ContentBlock]:
-        """The content as blocks; none for plain text."""
+        """The content blocks; an empty list for plain text."""
         return [] if isinstance(self.content, str) else self.content
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ class ToolChoice(WireModel):
     @model_validator(mode="after")
     def _names_its_tool(self) -> Self:
         if self.type == "tool" and not self.name:
-            raise refuse("tool_choice.name", "a choice of one tool names it")
+            raise refuse("tool_choice.name", "a tool_choice of type tool needs the tool's name")
         return self
 
 
@@ -165,10 +165,12 @@ class MessagesRequest(WireModel):
     @model_validator(mode="after")
     def _thinking_leaves_room(self) -> Self:
         if isinstance(self.thinking, ThinkingEnabled) and self.thinking.budget_tokens >= self.max_tokens:
-            raise refuse("thinking.budget_tokens", "The thinking budget must be smaller than max_tokens")
+            raise refuse(
+                "thinking.budget_tokens", f"The thinking budget must be smaller than max_tokens ({self.max_tokens})"
+            )
         return self
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were sent."""
+        """The stop strings; empty if none were sent."""
         return tuple(self.stop_sequences or ())

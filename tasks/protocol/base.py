@@ -1,4 +1,4 @@
-"""What every wire model shares: the extra-field policy, bounds, usage, and the error envelope."""
+"""Shared by all wire models: the policy for unknown fields, bounds, usage, and the error envelope."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ INT64 = 2**63
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""What `structured_outputs` may hold one of."""
+"""The keys of `structured_outputs`; a request sets exactly one."""
 
 
 def refuse(param: str, message: str) -> PydanticCustomError:
-    """A validation error about the field `param`, for raising inside a validator."""
+    """Build a validation error about the field `param`, for a validator to raise."""
     return PydanticCustomError("invalid_field", "{message}", {"message": message, "param": param})
 
 
@@ -35,13 +35,13 @@ def _whole(value: Any) -> Any:
 
 
 WholeNumber = Annotated[int, BeforeValidator(_whole)]
-"""An integer that must not come as a string."""
+"""An integer; a string of digits is refused."""
 
 
 class WireModel(BaseModel):
     """A request or response as clients see it.
 
-    Unknown fields are kept: the reference accepts them, and a newer client must not break.
+    Unknown fields are kept: vLLM accepts them, and newer clients must not break.
     """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
@@ -73,7 +73,7 @@ class ErrorInfo(WireModel):
 
 
 class ErrorEnvelope(WireModel):
-    """`{"error": {"message", "type", "param", "code"}}`, as OpenAI and vLLM answer."""
+    """`{"error": {"message", "type", "param", "code"}}`, the error body of OpenAI and vLLM."""
 
     error: ErrorInfo
 
@@ -82,7 +82,11 @@ W = TypeVar("W", bound=BaseModel)
 
 
 def read_wire(model: type[W], value: Any) -> W:
-    """A body, or a part of one, as its model; raises InvalidRequest naming the field."""
+    """Validate a body, or a part of one, as `model`.
+
+    Raises:
+        InvalidRequest: with `param`, the dotted path of the first wrong field.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -90,11 +94,11 @@ def read_wire(model: type[W], value: Any) -> W:
 
 
 def invalid_request_from(error: ValidationError) -> InvalidRequest:
-    """The first wrong field of a body, as the error that clients get: what is wrong, and `param`, its dotted path."""
+    """Build the client's error from the first wrong field: what is wrong with it, and its dotted path as `param`."""
     errors = error.errors(include_url=False, include_input=False)
     named = [(_param_of(e), e["msg"]) for e in errors]
     first = named[0][0]
-    # A field of several types fails once for each of them; the deepest failure is of the type that was meant.
+    # A union fails once for each of its types; the deepest failure belongs to the type that the client meant.
     param = max((name for name, _ in named if name == first or name.startswith(f"{first}.")), key=len)
     reasons = dict.fromkeys(message for name, message in named if name == param)
     others = len({name for name, _ in named if not f"{param}.".startswith(f"{name}.")})
@@ -116,13 +120,13 @@ def _param_of(error: Any) -> str:
 
 
 def _is_field(part: str) -> bool:
-    """Whether a part of an error's place is a field, not the branch of a union or a validator that pydantic names."""
+    """Return whether a part of an error's location is a field, not pydantic's name for a union branch or validator."""
     return part not in _TYPE_NAMES and not part[:1].isupper() and not any(char in part for char in "[(-")
 
 
 def compact_json(value: Any) -> bytes:
-    """UTF-8 JSON on one line, without spaces."""
+    """Encode a value as UTF-8 JSON, on one line and without spaces."""
     try:
         return orjson.dumps(value)
-    except TypeError:  # integers of more than 64 bits, keys that are no strings
+    except TypeError:  # orjson takes neither integers above 64 bits nor keys that are not strings
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
-"""The narrow waist in: what a request asks of a model, whichever surface it came through.
+"""The neutral form of a request: what it asks of a model, whichever surface it came through.
 
-Surfaces map their request to a `Conversation` (or, for plain completions, to `Prompt`s); renderers map it to token
-ids. Standard library only, and every value is JSON-able.
+A surface turns its request into a `Conversation` (or, for plain completions, into `Prompt`s); a renderer turns that
+into token ids. Standard library only, and every value can be written as JSON.
 
     Conversation(
         messages=({"role": "user", "content": "Weather in Zürich?"},),
@@ -26,24 +26,24 @@ ToolChoice = Literal["none", "auto", "required"] | JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """How a prompt becomes token ids, and how many of them may there be."""
+    """How to tokenize a prompt, and how to truncate it."""
 
     add_special_tokens: bool = False
-    """Let the tokenizer add its own beginning-of-text; chat templates write it themselves."""
+    """Let the tokenizer add its special tokens, such as beginning-of-text; chat templates write them themselves."""
     truncate_to: int | None = None
-    """Keep at most so many prompt tokens; -1 means as many as the model takes. None refuses a longer prompt."""
+    """Maximum number of prompt tokens to keep; -1 for as many as the model takes. None refuses a longer prompt."""
     truncation_side: Literal["left", "right"] | None = None
-    """The side that is cut away. None cuts on the left, and what the tokenizer adds itself stays."""
+    """The side to cut. None cuts on the left, but keeps the special tokens that the tokenizer added."""
     return_offsets: bool = False
-    """Give each token's (start, end) place in the prompt's text."""
+    """Return each token's (start, end) offsets in the prompt's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Chat-template-shaped messages and everything that decides on the prompt and the output's form.
+    """Messages in the shape of chat templates, and everything else that determines the prompt and the output's form.
 
-    `messages` are what chat templates read: `role`, `content` (text or parts), and per role `tool_calls`,
-    `tool_call_id`, `name`, `reasoning`. Arguments of tool calls in the history are still as the client sent them.
+    `messages` have the keys that chat templates read: `role`, `content` (text or parts), and, depending on the role,
+    `tool_calls`, `tool_call_id`, `name`, `reasoning`. Tool call arguments in the history stay as the client sent them.
     """
 
     messages: tuple[JsonObject, ...]
@@ -53,9 +53,9 @@ class Conversation:
     parallel_tool_calls: bool | None = True
     include_reasoning: bool = True
     template: str | None = None
-    """The request's own chat template; only where the model's settings trust it."""
+    """The request's own chat template; used only if the model's settings trust it."""
     template_arguments: JsonObject = field(default_factory=dict)
-    """The request's `chat_template_kwargs`; the model's defaults are laid under them when rendering."""
+    """The request's `chat_template_kwargs`; they override the model's defaults when rendering."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     documents: tuple[JsonObject, ...] | None = None
@@ -63,21 +63,21 @@ class Conversation:
     response_format: JsonObject | None = None
     """`{"type": "text" | "json_object" | "json_schema" | "structural_tag", ...}`."""
     structured_outputs: JsonObject | None = None
-    """The engine's own form: one of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`."""
+    """The engine's own constraint: one of `json`, `regex`, `choice`, `grammar`, `json_object`, `structural_tag`."""
     sampling: JsonObject = field(default_factory=dict)
-    """Sampling parameters by the engine's names, just those that were sent (`max_tokens` is `max_output_tokens`)."""
+    """The sampling parameters that were sent, by the engine's names; `max_tokens` is `max_output_tokens` instead."""
     max_output_tokens: int | None = None
     max_output_tokens_param: str = "max_tokens"
-    """What the client calls `max_output_tokens`; errors name it."""
+    """The client's name for `max_output_tokens`, for error messages."""
     tokenization: Tokenization = Tokenization()
     options: JsonObject = field(default_factory=dict)
-    """Fields of the engine's request that pass through as sent: `stream`, `stream_options`, `return_token_ids`,
-    `cache_salt`, `priority`, `kv_transfer_params`, `ec_transfer_params`."""
+    """Fields that go to the engine unchanged: `stream`, `stream_options`, `return_token_ids`, `cache_salt`, `priority`,
+    `kv_transfer_params`, `ec_transfer_params`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of a plain completion: text, or token ids that are taken as they are."""
+    """One prompt of a plain completion: text, or token ids to use as they are."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
@@ -91,7 +91,7 @@ class Prompt:
 
 
 def conversation_to_json(conversation: Conversation) -> JsonObject:
-    """The conversation's smallest JSON form: absent keys are defaults, values are shared and not copied."""
+    """Return the conversation as JSON without the keys that have default values. Values are shared, not copied."""
     out: JsonObject = {}
     for f in fields(conversation):
         value = getattr(conversation, f.name)
@@ -105,7 +105,7 @@ def conversation_to_json(conversation: Conversation) -> JsonObject:
 
 
 def conversation_from_json(data: JsonObject) -> Conversation:
-    """Restores what `conversation_to_json` gave."""
+    """Restore a conversation from `conversation_to_json`."""
     values = dict(data)
     for name in ("messages", "tools", "documents"):
         if values.get(name) is not None:
@@ -116,5 +116,5 @@ def conversation_from_json(data: JsonObject) -> Conversation:
 
 
 def count_tool_calls(conversation: Conversation) -> int:
-    """How many tool calls the history holds; formats that number their calls go on from here."""
+    """Return the number of tool calls in the history; formats that number their calls continue from it."""
     return sum(len(message.get("tool_calls") or ()) for message in conversation.messages)

@@ -1,11 +1,11 @@
-"""What the derender stage is told about a request, and the state that it carries from chunk to chunk.
+"""The derender context, and the derender state that goes from chunk to chunk.
 
 {"surface": "openai_chat", "model": "qwen3-8b", "response_id": "chatcmpl-01h", "created": 1, "prompt_tokens": 12,
  "stops": ["\\n\\n"], "parse": {"tools": [...], "tool_choice": "auto"}}
 {"v": 1, "fingerprint": "9f2c...", "text": [...], "stop": [...], "parse": [...], "surface": {...}}
 
-A client of the derender routes carries the state as `stream_state`, with the context beside it under `context`: all but
-the prompt and the tools, which the state has no more need of or holds already.
+A client of the derender routes sends the state back as `stream_state`, with the context in it as `context`: without the
+prompt, which is no longer needed, and without the tools, which the state already holds.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class DerenderContext:
-    """All that derendering needs to know of a request, settled when it is rendered.
+    """Everything that derendering needs to know of a request besides its tokens; rendering fixes it.
 
-    With the prompt's token ids and the token chunks it decides on every byte of the answer: ids and times are in it,
-    so that a second run gives the same chunks.
+    Together with the prompt's token ids and the token chunks, it determines every byte of the answer. It includes ids
+    and times, so a second run yields the same chunks.
     """
 
     surface: str
@@ -38,47 +38,47 @@ class DerenderContext:
     prompt_tokens: int
     n: int = 1
     first_index: int = 0
-    """What the first of the choices is numbered for the client."""
+    """The client's index of the first choice."""
     stream: bool = False
     role: str = "assistant"
     echo: str = ""
-    """Text that goes before each choice's own."""
+    """Text to put before each choice's own text."""
     stops: tuple[str, ...] = ()
     include_stop: bool = False
-    """Keep the stop string, or the token that stopped, in the text."""
+    """Keep the stop string, or the text of the stop token."""
     min_tokens: int = 0
-    """Stop strings count only where they end behind so many tokens."""
+    """A stop string counts only if it ends after this many tokens."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logprobs: int | None = None
-    """Candidates wanted for each position: None for no log-probabilities at all, -1 for as many as the engine sends."""
+    """Number of candidates for each position; None for no log-probabilities, -1 for as many as the engine sends."""
     tokens_as_ids: bool = False
-    """Write tokens of log-probabilities as `token_id:<id>`."""
+    """Write the tokens in log-probabilities as `token_id:<id>`."""
     return_token_ids: bool = False
     prompt_token_ids: tuple[int, ...] | None = None
-    """The prompt, for requests that want it back as token ids."""
+    """The prompt's token ids, if the request wants them returned."""
     include_usage: bool = False
     continuous_usage: bool = False
     parse: JsonObject = field(default_factory=dict)
-    """`tools`, `tool_choice`, `parallel_tool_calls`, `include_reasoning`, `chat_template_kwargs` (with the model's
-    defaults) and `history_tool_call_cnt`, as in vLLM's parse context."""
+    """vLLM's parse context: `tools`, `tool_choice`, `parallel_tool_calls`, `include_reasoning`, `chat_template_kwargs`
+    (with the model's defaults) and `history_tool_call_cnt`."""
     tool_arguments: Literal["stream", "complete"] = "stream"
     call_ids: str = "random"
-    """How ids of calls look that come without one."""
+    """The scheme of ids for calls that come without one."""
     tool_parser: bool = False
     """The model has a tool parser."""
     reasoning_parser: bool = False
     system_fingerprint: str | None = None
     prompt_text: str | None = None
-    """The rendered prompt, for requests that want it back."""
+    """The rendered prompt as text, if the request wants it returned."""
     echoed: JsonObject = field(default_factory=dict)
-    """Fields of the request that its answer repeats, as the answer has them."""
+    """Fields of the request that its answer repeats, in the answer's form."""
 
     @property
     def parsed(self) -> bool:
-        """Whether the model's output has markup."""
+        """Whether a tool or reasoning parser reads the model's output."""
         return self.tool_parser or self.reasoning_parser
 
     @property
@@ -87,7 +87,7 @@ class DerenderContext:
 
     @property
     def hides_tokens(self) -> bool:
-        """Whether ids and log-probabilities stay back, because they would give away reasoning that was not asked for."""
+        """Whether to hide token ids and log-probabilities, because they would reveal hidden reasoning."""
         return self.parsed and not self.include_reasoning
 
 
@@ -97,7 +97,7 @@ _DEFAULTS: Final[tuple[tuple[str, Any], ...]] = tuple(
 
 
 def context_to_json(context: DerenderContext) -> JsonObject:
-    """The context's smallest JSON form: absent keys are defaults."""
+    """Return the context as JSON without the keys that have default values."""
     out: JsonObject = {}
     for name, default in _DEFAULTS:
         value = getattr(context, name)
@@ -107,7 +107,11 @@ def context_to_json(context: DerenderContext) -> JsonObject:
 
 
 def context_from_json(data: JsonObject) -> DerenderContext:
-    """Restores what `context_to_json` gave; raises InvalidRequest for what is no context."""
+    """Restore a context from `context_to_json`.
+
+    Raises:
+        InvalidRequest: `data` has unknown keys, or lacks required ones.
+    """
     values = dict(data)
     try:
         for name in ("stops", "stop_token_ids", "prompt_token_ids"):
@@ -115,20 +119,27 @@ def context_from_json(data: JsonObject) -> DerenderContext:
                 values[name] = tuple(values[name])
         return DerenderContext(**values)
     except TypeError as error:
-        raise InvalidRequest(f"This is no derender context: {error}") from error
+        raise InvalidRequest(f"The derender context is invalid: {error}") from error
 
 
 def read_context(data: Any) -> DerenderContext:
-    """A context that was out of our hands; raises InvalidState for one that no request leads to."""
+    """Validate a context that a client sent back.
+
+    Raises:
+        InvalidState: no request has such a context.
+    """
     try:
         context = _adapter().validate_python(data)
     except ValidationError as error:
-        raise InvalidState("The stream state's context does not add up.") from error
+        raise InvalidState(_INVALID_CONTEXT) from error
     choice = context.parse.get("tool_choice")
     named = isinstance(choice, dict) and isinstance(choice.get("function"), dict)
     if not (choice is None or isinstance(choice, str) or named):
-        raise InvalidState("The stream state's context does not add up.")
+        raise InvalidState(_INVALID_CONTEXT)
     return context
+
+
+_INVALID_CONTEXT = "stream_state.context is invalid. Send the stream_state of the previous answer back unchanged."
 
 
 @cache
@@ -137,7 +148,7 @@ def _adapter() -> TypeAdapter[DerenderContext]:
 
 
 class DerenderStateJson(TypedDict):
-    """The state between two chunks: opaque to whoever carries it, one entry per choice in all but `surface`."""
+    """The derender state between two chunks, opaque to clients. Each list has one entry for each choice."""
 
     v: int
     fingerprint: str

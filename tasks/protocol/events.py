@@ -1,7 +1,7 @@
-"""The narrow waist out: what a model's output means, whoever wrote it and whoever will read it.
+"""The neutral form of an answer: the events of a model's parsed output, whichever format or surface it has.
 
-Formats (`workers.parsing`) make the first five; the derendering fold adds the rest; surfaces turn all of them
-into their client's chunks. Standard library only, so that parsing stays pure.
+The parser (`workers.parsing`) makes the first five kinds, the derendering fold adds the rest, and surfaces turn all of
+them into client chunks. Standard library only, to keep parsing pure.
 
     Reasoning("Let me look.") Text("It is ") CallStart(0, "get_weather", None)
     CallArguments(0, '{"city": "Z') CallArguments(0, 'ürich"}') CallEnd(0) Finish("tool_calls", None)
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text for the reader."""
+    """Text of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Text of the model's reasoning."""
+    """Reasoning text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A tool call began: its place among this answer's calls, its function, and the id that the model gave it.
+    """A tool call starts: its index among the choice's calls, its function's name, and the id that the model wrote.
 
-    `call_id` is None where the format has no ids of its own; the surface then makes one.
+    `call_id` is None if the format has no ids; the surface then makes one.
     """
 
     index: int
@@ -42,7 +42,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The next fragment of a call's arguments; all fragments of a closed call together are one JSON object."""
+    """The next fragment of a call's arguments. All fragments of a closed call together form one JSON object."""
 
     index: int
     fragment: str
@@ -50,7 +50,7 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """A tool call closed; a call without this event was cut off and is not whole."""
+    """A tool call is complete. A call without this event was cut off."""
 
     index: int
 
@@ -67,12 +67,12 @@ class TopLogprob:
     logprob: float
     bytes: tuple[int, ...] | None
     rank: int | None = None
-    """In the vocabulary, from 1; where the engine says so."""
+    """Rank in the vocabulary, from 1; None if the engine does not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """The sampled token of one position and the requested candidates, best first."""
+    """The sampled token at one position, and the requested candidates, best first."""
 
     sampled: TopLogprob
     top: tuple[TopLogprob, ...]
@@ -80,7 +80,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of the tokens that the events beside it came from."""
+    """Log-probabilities of the tokens behind the events in the same step."""
 
     positions: tuple[TokenLogprobs, ...]
 

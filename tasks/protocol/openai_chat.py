@@ -1,4 +1,4 @@
-"""Chat Completions: the request as clients send it, and the objects that answer it.
+"""OpenAI's Chat Completions: the request as clients send it, and the objects of its answer.
 
     POST /v1/chat/completions
     {"model": "smollm2", "messages": [{"role": "user", "content": "Hi"}], "stream": true}
@@ -6,8 +6,8 @@
            [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null}]}
     data: [DONE]
 
-The request takes every field that vLLM 0.33 takes, with its bounds; whatever is wrong is a validation error whose
-`loc`, or whose `param` in its context, names the field.
+The request accepts every field of vLLM 0.33, with vLLM's bounds. A validation error names the wrong field in its `loc`,
+or in `param` of its context.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NamedToolChoice(WireModel):
 
 
 class ChatMessageParam(WireModel):
-    """One message of the request; roles and content parts are the chat template's business."""
+    """One message of the request. The chat template interprets roles and content parts."""
 
     role: str
     content: str | list[str | JsonObject] | None = None
@@ -183,7 +183,7 @@ class ChatCompletionRequest(WireModel):
     @classmethod
     def _some_tools(cls, tools: list[Tool] | None) -> list[Tool] | None:
         if tools == []:
-            raise PydanticCustomError("empty", "Give at least one tool, or leave the field out")
+            raise PydanticCustomError("empty", "Give at least one tool, or omit the field")
         return tools
 
     @field_validator("temperature", "top_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "min_p")
@@ -237,13 +237,15 @@ class ChatCompletionRequest(WireModel):
         if self.tool_choice in (None, "none"):
             return self
         if self.tools is None:
-            raise refuse("tool_choice", "tool_choice needs tools")
+            raise refuse("tool_choice", "tool_choice needs tools: send tools, or omit tool_choice")
         if isinstance(self.tool_choice, NamedToolChoice):
             name = self.tool_choice.function.name
             if all(tool.function.name != name for tool in self.tools):
-                raise refuse("tool_choice", f"No tool is called {name!r}")
+                raise refuse("tool_choice", f"tool_choice names {name!r}, which is not in tools")
             if self.structured_outputs is not None:
-                raise refuse("structured_outputs", "An output constraint and a named tool exclude each other")
+                raise refuse(
+                    "structured_outputs", "structured_outputs cannot be combined with a tool_choice that names a tool"
+                )
         return self
 
     @model_validator(mode="after")
@@ -253,7 +255,7 @@ class ChatCompletionRequest(WireModel):
         if self.logprob_token_ids and not self.logprobs:
             raise refuse("logprob_token_ids", "logprob_token_ids needs logprobs to be true")
         if self.stream and self.prompt_logprobs:
-            raise refuse("prompt_logprobs", "prompt_logprobs cannot be streamed")
+            raise refuse("prompt_logprobs", "prompt_logprobs needs stream to be false")
         return self
 
     @model_validator(mode="after")
@@ -262,11 +264,9 @@ class ChatCompletionRequest(WireModel):
             raise refuse("stream_options", "stream_options needs stream to be true")
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
         if limit is not None and self.min_tokens > limit:
-            raise refuse("min_tokens", f"min_tokens must not exceed the {limit} tokens that the request allows")
+            raise refuse("min_tokens", f"min_tokens must not exceed the request's limit of {limit} output tokens")
         if self.continue_final_message and self.add_generation_prompt:
-            raise refuse(
-                "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
-            )
+            raise refuse("continue_final_message", "continue_final_message needs add_generation_prompt to be false")
         if self.use_beam_search:
             raise refuse("use_beam_search", "Beam search is not supported")
         return self
@@ -278,12 +278,12 @@ class ChatCompletionRequest(WireModel):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were sent."""
+        """The stop strings as a tuple, whether one or a list was sent."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def max_output_tokens(self) -> int | None:
-        """The client's own limit on output tokens: `max_completion_tokens`, or else the older `max_tokens`."""
+        """The client's limit on output tokens: `max_completion_tokens`, or else the older `max_tokens`."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
 
@@ -304,7 +304,7 @@ class FunctionCallDelta(TypedDict):
 
 
 class ToolCallDelta(TypedDict):
-    """The first delta of a call has `id`, `type` and the function's name; the others have arguments alone."""
+    """The first delta of a call has `id`, `type` and the function's name; later ones have only arguments."""
 
     index: int
     id: NotRequired[str]
@@ -324,7 +324,7 @@ class ChatMessage(TypedDict):
 
 
 class ChatDelta(TypedDict):
-    """What was added to one choice's message; absent keys add nothing."""
+    """The next part of one choice's message; absent keys add nothing."""
 
     role: NotRequired[str]
     content: NotRequired[str]
@@ -357,7 +357,7 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """One server-sent event of a streamed answer; the usage chunk at the end has no choices."""
+    """One chunk of a streamed answer; the usage chunk at the end has no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]

@@ -1,4 +1,4 @@
-"""Completions, the older protocol: prompts as text or token ids, without roles.
+"""OpenAI's older Completions: prompts as text or token ids, without roles.
 
 POST /v1/completions
 {"model": "smollm2", "prompt": ["Once upon", [1, 2, 3]], "max_tokens": 16}
@@ -28,16 +28,18 @@ DEFAULT_MAX_TOKENS = 16
 
 
 def _one_kind(value: Any) -> Any:
-    """Texts and lists of ids do not mix, and an empty list is no prompt."""
+    """Refuse a list that is empty or mixes texts, token ids and lists of token ids."""
     if isinstance(value, list):
         kinds = {type(item) for item in value}
         if not value or len(kinds) > 1 or kinds - {str, int, list}:
-            raise PydanticCustomError("prompt", "Input should be a text, token ids, or a list of one of them")
+            raise PydanticCustomError(
+                "prompt", "Input should be a text, a list of token ids, or a list of one of these"
+            )
     return value
 
 
 class CompletionRequest(WireModel):
-    """The body of `POST /v1/completions`, with every field that vLLM 0.33 takes but embeddings."""
+    """The body of `POST /v1/completions`, with every field of vLLM 0.33 except embeddings."""
 
     model: str | None = None
     prompt: Annotated[
@@ -125,20 +127,20 @@ class CompletionRequest(WireModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.prompt is None or self.prompt == "" or self.prompt == []:
-            raise refuse("prompt", "There is no prompt")
+            raise refuse("prompt", "The prompt is missing or empty")
         if self.stream_options is not None and self.stream_options.model_fields_set and not self.stream:
             raise refuse("stream_options", "stream_options needs stream to be true")
         if self.logprob_token_ids and self.logprobs is None:
             raise refuse("logprob_token_ids", "logprob_token_ids needs logprobs")
         if self.stream and self.prompt_logprobs:
-            raise refuse("prompt_logprobs", "prompt_logprobs cannot be streamed")
+            raise refuse("prompt_logprobs", "prompt_logprobs needs stream to be false")
         if self.use_beam_search:
             raise refuse("use_beam_search", "Beam search is not supported")
         if self.suffix is not None:
-            raise refuse("suffix", "This model cannot fill in before a suffix")
+            raise refuse("suffix", "suffix is not supported: omit it")
         return self
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were sent."""
+        """The stop strings as a tuple, whether one or a list was sent."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

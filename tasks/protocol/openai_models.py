@@ -16,7 +16,7 @@ from tasks.settings import ModelSettings
 
 
 class ModelCard(WireModel):
-    """One name under which a model is served; `root` is the model's own name where that is an alias."""
+    """One name of a served model. For an alias, `root` is the model's own name."""
 
     id: str
     object: Literal["model"] = "model"
@@ -29,14 +29,14 @@ class ModelCard(WireModel):
 
 
 class ModelList(WireModel):
-    """All served names, in the order of the settings, each model's aliases after it."""
+    """All served names in the order of the settings, each model followed by its aliases."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard] = Field(default_factory=list)
 
 
 def list_models(models: tuple[ModelSettings, ...], created: int) -> ModelList:
-    """The answer of `GET /v1/models`; `created` is in Unix seconds."""
+    """Build the answer to `GET /v1/models`; `created` is in Unix seconds."""
     return ModelList(
         data=[
             ModelCard(id=name, created=created, root=model.name, max_model_len=model.max_model_len)

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: the request as clients send it, with its whole history inline.
+"""OpenAI's Responses API: the request as clients send it, with its whole history inline.
 
 POST /v1/responses
 {"model": "qwen3-8b", "instructions": "Be kind.", "max_output_tokens": 256,
@@ -30,7 +30,7 @@ class TextConfig(WireModel):
 
 
 class ResponsesRequest(WireModel):
-    """The body of `POST /v1/responses`; items of `input` and `tools` are read by the surface."""
+    """The body of `POST /v1/responses`; the surface validates the items of `input` and `tools`."""
 
     input: str | list[JsonObject]
     model: str | None = None
@@ -87,16 +87,16 @@ class ResponsesRequest(WireModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.previous_response_id is not None:
-            raise refuse("previous_response_id", "Earlier responses are not kept: send the whole history as input")
+            raise refuse("previous_response_id", "Earlier responses are not stored: send the whole history as input")
         if self.prompt is not None:
-            raise refuse("prompt", "Stored prompts are not supported")
+            raise refuse("prompt", "Stored prompts are not supported: send the prompt as input")
         if self.background and not self.store:
-            raise refuse("background", "A response in the background has to be stored")
+            raise refuse("background", "background needs store to be true")
         if self.structured_outputs is not None and self.text is not None and self.text.format is not None:
-            raise refuse("structured_outputs", "structured_outputs and text.format exclude each other")
+            raise refuse("structured_outputs", "structured_outputs cannot be combined with text.format")
         return self
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were sent."""
+        """The stop strings as a tuple, whether one or a list was sent."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

@@ -1,4 +1,4 @@
-"""Token in, token out: the request that every engine understands, and the chunks that it answers with.
+"""Tokens in, tokens out: the request that every engine understands, and its token chunks.
 
 Wire sample of `POST /inference/v1/generate` (vLLM 0.33, `entrypoints/scale_out/token_in_token_out/protocol.py`):
 
@@ -31,8 +31,8 @@ class StreamOptions(WireModel):
 class GenerateRequest(WireModel):
     """Prompt token ids and sampling parameters for an engine.
 
-    `sampling_params` keeps just the keys that were sent: a missing `max_tokens` means the server's default,
-    which a dataclass default would silently replace.
+    `sampling_params` holds only the keys that were sent: without `max_tokens` the engine applies its own default,
+    which a default here would silently replace.
     """
 
     request_id: str = ""
@@ -79,7 +79,7 @@ class CandidateLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """The sampled token of one position, and the candidates as the engine lists them (the sampled one first)."""
+    """The sampled token at one position, and the candidates in the engine's order (the sampled token first)."""
 
     sampled: CandidateLogprob
     top: tuple[CandidateLogprob, ...] = ()
@@ -89,9 +89,9 @@ class PositionLogprobs:
 class TokenChunk:
     """The next tokens of one choice, as an engine produced them.
 
-    A chunk may carry a finish reason and no tokens. `logprobs`, where asked for, has one entry for each token.
+    A chunk may have a finish reason and no tokens. `logprobs`, if requested, has one entry for each token.
     `finish_reason` is the engine's own: stop, length, abort, error or repetition. `prompt_tokens` and
-    `cached_tokens` come at the latest with the choice's last chunk.
+    `cached_tokens` arrive with the choice's last chunk at the latest.
     """
 
     index: int = 0
@@ -102,11 +102,11 @@ class TokenChunk:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     extra: JsonObject | None = None
-    """What only the engine knows and passes on: prompt_logprobs, metrics, kv_transfer_params."""
+    """Further fields of the engine's answer: prompt_logprobs, metrics, kv_transfer_params."""
 
 
 def chunk_to_json(chunk: TokenChunk) -> JsonObject:
-    """The chunk's smallest JSON form; absent keys are defaults."""
+    """Return the chunk as JSON, with one-letter keys and without the keys that have default values."""
     out: JsonObject = {"t": list(chunk.token_ids)}
     if chunk.index:
         out["i"] = chunk.index
@@ -127,6 +127,7 @@ def chunk_to_json(chunk: TokenChunk) -> JsonObject:
 
 
 def chunk_from_json(data: dict[str, Any]) -> TokenChunk:
+    """Restore a chunk from `chunk_to_json`."""
     logprobs = None
     if "l" in data:
         rows = [[CandidateLogprob(*candidate) for candidate in row] for row in data["l"]]
@@ -144,7 +145,7 @@ def chunk_from_json(data: dict[str, Any]) -> TokenChunk:
 
 
 def pack_token_ids(token_ids: TokenIds | list[int]) -> bytes:
-    """Token ids as little-endian int32: a tenth of JSON's time, and less than its size."""
+    """Pack token ids as little-endian int32, which takes a tenth of JSON's time and less space."""
     packed = array("i", token_ids)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -152,6 +153,7 @@ def pack_token_ids(token_ids: TokenIds | list[int]) -> bytes:
 
 
 def unpack_token_ids(data: bytes) -> list[int]:
+    """Restore token ids from `pack_token_ids`."""
     unpacked = array("i")
     unpacked.frombytes(data)
     if sys.byteorder == "big":

@@ -1,4 +1,4 @@
-"""What the derender routes take: an engine's answer, or one event of its stream, and the request that it answers.
+"""The bodies of the derender routes: an engine's answer, or one event of its stream, and the request that it answers.
 
 POST /v1/chat/completions/derender
 {"model": "m", "generate_response": {"request_id": "generate-tokens-chatcmpl-1", "choices": [...]},
@@ -6,9 +6,9 @@ POST /v1/chat/completions/derender
 {"stream": true, "model": "m", "generate_chunk": {"choices": [{"index": 0, "token_ids": [57]}]},
  "stream_state": {"v": 1, ...}}                           → {"chunk": {...}, "stream_state": {"v": 1, ...}}
 
-`prompt_token_ids` and the client's request are needed with the first event only: the state keeps what matters of them.
-The forms are those of vLLM 0.33 (`entrypoints/scale_out/token_in_token_out/protocol.py`), whose clients are served
-unchanged; responses and messages, which it does not derender, follow them.
+A stream needs `prompt_token_ids` and the client's request only with its first event; the state keeps what it needs of
+them. The bodies are those of vLLM 0.33 (`entrypoints/scale_out/token_in_token_out/protocol.py`), so its clients work
+unchanged. vLLM does not derender responses and messages; their bodies follow the same pattern.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.protocol.vllm_generate import Count, TokenId, TokensResponse, TokensS
 
 
 class DerenderRequest(WireModel):
-    """One answer to derender; `request_field` names the field that holds the request that it answers."""
+    """One answer to derender; `request_field` names the field with the request that it answers."""
 
     request_field: ClassVar[str]
 
@@ -33,13 +33,13 @@ class DerenderRequest(WireModel):
 
     @property
     def asked(self) -> JsonObject | None:
-        """The client's own request, as it was sent to the render route."""
+        """The client's request, as it was sent to the render route."""
         value: JsonObject | None = getattr(self, self.request_field)
         return value
 
     @property
     def responses(self) -> list[TokensResponse]:
-        """The whole answers."""
+        """The whole answers; empty for an event of a stream."""
         raise NotImplementedError
 
     @model_validator(mode="after")
@@ -47,7 +47,10 @@ class DerenderRequest(WireModel):
         if self.stream and self.generate_chunk is None:
             raise refuse("generate_chunk", "generate_chunk is required when stream is true")
         if self.stream and self.generate_chunk is not None and len(self.generate_chunk.choices) > 1:
-            raise refuse("generate_chunk.choices", "a chunk has one choice at most: keep one stream_state for each")
+            raise refuse(
+                "generate_chunk.choices",
+                "a chunk may have at most one choice: send one chunk, with its own stream_state, for each choice",
+            )
         return self
 
 
@@ -63,7 +66,7 @@ class _OfOne(DerenderRequest):
     @model_validator(mode="after")
     def _has_its_response(self) -> Self:
         if not self.stream and self.generate_response is None:
-            raise refuse("generate_response", "generate_response is required")
+            raise refuse("generate_response", "generate_response is required when stream is false")
         if self.generate_response is not None:
             _refuse_repeats(self.generate_response, "generate_response")
         return self
@@ -132,20 +135,20 @@ def _must_be(wrong: bool, name: str, form: str) -> None:
 
 def _refuse_repeats(response: TokensResponse, name: str) -> None:
     if len({choice.index for choice in response.choices}) < len(response.choices):
-        raise refuse(f"{name}.choices", "two choices have the same index")
+        raise refuse(f"{name}.choices", "two choices have the same index: merge them, or number them differently")
 
 
 FormatName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
-"""The name of a registered format: a client names no files."""
+"""The name of a registered format. The pattern excludes paths, because clients must not name files."""
 
 
 class StoredDerenderRequest(WireModel):
-    """The body of `POST /v1/jobs/{id}/derender`: what is to be read otherwise than the model's settings say."""
+    """The body of `POST /v1/jobs/{id}/derender`: what to override in the model's settings."""
 
     source: str = ""
     """The job's id; the route sets it."""
     model: str | None = None
-    """Another served model, whose parsers read the tokens; it must have the same tokenizer."""
+    """Another served model whose parsers to use; it must have the same tokenizer."""
     tool_parser: FormatName | None = None
     reasoning_parser: FormatName | None = None
-    """Names of formats; null for none at all, and left out for the model's own."""
+    """Names of formats: null for no parser, omitted for the model's own."""

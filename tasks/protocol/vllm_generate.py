@@ -1,12 +1,12 @@
-"""vLLM's `POST /inference/v1/generate`: the body that clients send, and the token answers that engines give.
+"""vLLM's `POST /inference/v1/generate`: the body that clients send, and the token answers of engines.
 
-The form is that of vLLM 0.33 (`entrypoints/scale_out/token_in_token_out/protocol.py`). A request, which render routes
-answer with:
+Both are those of vLLM 0.33 (`entrypoints/scale_out/token_in_token_out/protocol.py`). A request, as render routes return
+it:
 
     {"model": "m", "token_ids": [151644, 872], "sampling_params": {"temperature": 0, "max_tokens": 16, "stop": ["\\n"]},
      "output_mode": "derender", "parse_context": {"tools": [...], "tool_choice": "auto"}, "stream": true}
 
-An answer, whole and as one event of a stream:
+An answer, whole, and one event of a streamed answer:
 
     {"request_id": "generate-tokens-chatcmpl-1", "model": "m", "created": 1, "output_mode": "tokens",
      "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
@@ -34,13 +34,13 @@ from tasks.protocol.tokens import CandidateLogprob, GenerateRequest, PositionLog
 
 OutputMode = Literal["tokens", "text", "derender"]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-"""Prompts travel as int32."""
+"""The ledger stores prompts as int32."""
 
 
 class SamplingParams(TypedDict, total=False):
-    """The engine's sampling parameters, as far as their values can be checked here; all others pass.
+    """The engine's sampling parameters. Those listed here are checked; others pass unchecked.
 
-    A key that was not sent stays away: a missing `max_tokens` is not the same as any number.
+    Keys that were not sent stay absent: without `max_tokens`, the engine applies its own default.
     """
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
@@ -68,7 +68,7 @@ class SamplingParams(TypedDict, total=False):
 
 
 class ParseContext(WireModel):
-    """What parsing an answer needs of the chat that it answers; render routes make it."""
+    """What the parser needs to know of the chat whose answer it reads; render routes return it."""
 
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = "none"
@@ -79,7 +79,7 @@ class ParseContext(WireModel):
 
     @property
     def unmet_choice(self) -> str | None:
-        """The function that `tool_choice` names although it is none of the tools."""
+        """The function that `tool_choice` names, if it is not among the tools."""
         if not isinstance(self.tool_choice, NamedToolChoice):
             return None
         name = self.tool_choice.function.name
@@ -87,14 +87,14 @@ class ParseContext(WireModel):
 
 
 class PlaceholderRange(WireModel):
-    """Where in the prompt one medium stands."""
+    """The place of one medium in the prompt, in tokens."""
 
     offset: int = Field(ge=0)
     length: int = Field(gt=0)
 
 
 class Features(WireModel):
-    """Media that were processed beforehand: by modality, one entry for each."""
+    """Preprocessed media: lists by modality, with one entry for each medium."""
 
     mm_hashes: dict[str, list[str]]
     mm_placeholders: dict[str, list[PlaceholderRange]]
@@ -107,19 +107,19 @@ class Features(WireModel):
         for name in ("mm_placeholders", "kwargs_data", "mm_metadata"):
             given: dict[str, list[Any]] | None = getattr(self, name)
             if given is not None and {modality: len(items) for modality, items in given.items()} != hashes:
-                raise refuse(f"features.{name}", f"{name} must have an entry for each of mm_hashes")
+                raise refuse(f"features.{name}", f"{name} must have one entry for each of mm_hashes")
         if any(one.offset + one.length > next_.offset for one, next_ in pairwise(self.ranges)):
             raise refuse("features.mm_placeholders", "mm_placeholders must not overlap")
         return self
 
     @property
     def ranges(self) -> list[PlaceholderRange]:
-        """All placeholders in the order of the prompt."""
+        """All placeholders, in the order of the prompt."""
         return sorted((one for some in self.mm_placeholders.values() for one in some), key=lambda one: one.offset)
 
     @property
     def has_metadata_alone(self) -> bool:
-        """Whether a medium is described and not there."""
+        """Whether a medium has metadata but no data."""
         for modality, described in (self.mm_metadata or {}).items():
             given = (self.kwargs_data or {}).get(modality) or [None] * len(described)
             if any(one is not None and data is None for one, data in zip(described, given, strict=True)):
@@ -128,7 +128,7 @@ class Features(WireModel):
 
 
 class ParserArguments(WireModel):
-    """What the engine's own reasoning parser is told."""
+    """Arguments for the engine's own reasoning parser."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -140,7 +140,7 @@ class GenerateBody(GenerateRequest):
 
     request_id: str = Field("", max_length=512)
     token_ids: list[TokenId] = Field(min_length=1)
-    # Typed as what the checks make of them; the engine's own request takes any object.
+    # Narrower types than in GenerateRequest, because the API checks what clients send.
     sampling_params: SamplingParams  # type: ignore[assignment]
     features: Features | None = None  # type: ignore[assignment]
     output_mode: OutputMode = "tokens"
@@ -167,7 +167,7 @@ class GenerateBody(GenerateRequest):
         if self.stream and params.get("prompt_logprob_token_ids") is not None:
             raise refuse(
                 "sampling_params.prompt_logprob_token_ids",
-                "prompt_logprob_token_ids are not available when stream is true",
+                "prompt_logprob_token_ids needs stream to be false",
             )
         if self.output_mode == "derender" and context is not None and context.model_extra:
             unknown = ", ".join(sorted(context.model_extra))
@@ -176,20 +176,24 @@ class GenerateBody(GenerateRequest):
             if any(one.offset + one.length > len(self.token_ids) for one in features.ranges):
                 raise refuse("features.mm_placeholders", "mm_placeholders must lie within token_ids")
             if features.has_metadata_alone and not self.ec_transfer_params:
-                raise refuse("features.mm_metadata", "media with metadata alone need ec_transfer_params")
+                raise refuse("features.mm_metadata", "media with metadata but no kwargs_data need ec_transfer_params")
         return self
 
     def require_parse_context(self) -> ParseContext:
-        """What a message is parsed with; raises InvalidRequest where it is missing or names a tool that is not there."""
+        """Return the parse context.
+
+        Raises:
+            InvalidRequest: it is missing, or its `tool_choice` names an unknown tool.
+        """
         if self.parse_context is None:
             raise InvalidRequest(
-                "output_mode 'derender' needs the parse_context of the render route: the model has a tool or "
-                "reasoning parser",
+                "output_mode 'derender' needs a parse_context, because the model has a tool or reasoning parser: "
+                "send the parse_context that the render route returned",
                 param="parse_context",
             )
         if name := self.parse_context.unmet_choice:
             raise InvalidRequest(
-                f"tool_choice names {name!r}, which is none of the tools", param="parse_context.tool_choice"
+                f"tool_choice names {name!r}, which is not in tools", param="parse_context.tool_choice"
             )
         return self.parse_context
 
@@ -200,7 +204,7 @@ class GenerateBody(GenerateRequest):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were sent."""
+        """The stop strings as a tuple, whether one or a list was sent."""
         stop = self.sampling_params.get("stop")
         return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
@@ -208,7 +212,7 @@ class GenerateBody(GenerateRequest):
 # ---- the answer ---------------------------------------------------------------------------------
 
 REQUEST_PREFIX = "generate-tokens-"
-"""Stands before the id of whoever asked, in answers of the generate route."""
+"""Comes before the request's id in answers of the generate route."""
 EXTRA_OF_CHOICE = ("routed_experts", "sampling_mask", "weight_versions")
 EXTRA_OF_ANSWER = (
     "prompt_logprobs",
@@ -235,7 +239,7 @@ class Candidate(TypedDict):
 
 
 class Position(Candidate):
-    """The sampled token of one position; it comes first among `top_logprobs`."""
+    """The sampled token at one position; it also comes first in `top_logprobs`."""
 
     top_logprobs: NotRequired[list[Candidate]]
 
@@ -245,7 +249,7 @@ class TokenLogprobs(TypedDict):
 
 
 class TokensChoice(WireModel):
-    """One choice, whole or the next part of it."""
+    """One choice: the whole of it, or its next part."""
 
     index: Count
     token_ids: list[AnsweredId] | None = None
@@ -262,7 +266,7 @@ class TokensUsage(WireModel):
 
 
 class _TokensBase(WireModel):
-    """Only token answers are read: texts are decoded already, and cut at their stop strings."""
+    """Fields of whole and streamed answers. Only token answers are accepted: text answers are already derendered."""
 
     request_id: str = ""
     output_mode: Literal["tokens"] = "tokens"
@@ -283,21 +287,21 @@ class TokensResponse(_TokensBase):
 
 
 class TokensStreamResponse(_TokensBase):
-    """One event of a stream; the last one may have usage alone."""
+    """One event of a stream; the last one may have only usage."""
 
 
 def answer_id(job_id: str, request: Mapping[str, Any]) -> str:
-    """What an answer calls its client's request: the client's own name for it, or the job's id."""
+    """Return the `request_id` of an answer: the prefix, and the client's own request id or else the job's id."""
     return f"{REQUEST_PREFIX}{request.get('request_id') or job_id}"
 
 
 def present(values: Mapping[str, Any], names: Iterable[str]) -> JsonObject:
-    """Those of the named values that are there."""
+    """Return the named values that are present and not None."""
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def prompt_counts(answer: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int | None]:
-    """The prompt's tokens, and how many of them were cached, if the answer says so."""
+    """Return the number of prompt tokens (`prompt_tokens` if the answer has none), and how many of them were cached."""
     usage = answer.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
     return usage.get("prompt_tokens", prompt_tokens), details.get("cached_tokens")
@@ -311,7 +315,7 @@ def chunk_from_choice(
     prompt_tokens: int | None = None,
     cached_tokens: int | None = None,
 ) -> TokenChunk:
-    """A choice of an answer that is known to be sound; `extra` goes with its own."""
+    """Convert a choice of a validated answer to a TokenChunk; `extra` is merged with the choice's own extra fields."""
     extra = {**(extra or {}), **present(choice, EXTRA_OF_CHOICE)}
     content = (choice.get("logprobs") or {}).get("content")
     return TokenChunk(

@@ -1,4 +1,4 @@
-"""Text or a chat to token ids, and token ids to text.
+"""The bodies of `POST /tokenize` and `POST /detokenize`, each with its answer.
 
 {"model": "qwen3-8b", "prompt": "Hello", "add_special_tokens": true, "return_token_strs": true}
 {"count": 1, "max_model_len": 32768, "tokens": [9707], "token_strs": ["Hello"]}
@@ -16,13 +16,13 @@ from tasks.protocol.base import JsonObject, WireModel
 
 
 class TokenizeRequest(WireModel):
-    """Either a `prompt` as text, or the `messages` (and `tools`) of a chat."""
+    """Either a `prompt`, or the `messages` (and `tools`) of a chat."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[JsonObject] | None = None
     add_special_tokens: bool | None = None
-    """By default true for a prompt, and false for a chat, whose template writes them."""
+    """Defaults to true for a prompt, and to false for a chat, whose template writes the special tokens."""
     return_token_strs: bool | None = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -35,9 +35,9 @@ class TokenizeRequest(WireModel):
     def _one_of(cls, data: Any) -> Any:
         if isinstance(data, dict):
             if (data.get("prompt") is None) == (data.get("messages") is None):
-                raise ValueError("give either a prompt or messages")
+                raise ValueError("send either prompt or messages, not both or neither")
             if data.get("continue_final_message") and data.get("add_generation_prompt"):
-                raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+                raise ValueError("continue_final_message needs add_generation_prompt to be false")
         return data
 
 

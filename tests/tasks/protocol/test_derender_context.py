@@ -1,4 +1,4 @@
-"""A derender context survives JSON."""
+"""A derender context survives a round trip through JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrong chat request is refused with the name of the field that is wrong; a right one is taken as sent."""
+"""An invalid chat request is refused with the name of the wrong field; a valid one is accepted as sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of models names each model and its aliases."""
+"""The list of models has each model and its aliases."""
 
 from __future__ import annotations
 

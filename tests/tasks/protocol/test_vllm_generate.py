@@ -1,4 +1,4 @@
-"""What the generate route takes, and what it refuses before anything enters a queue."""
+"""What the generate route accepts, and what it refuses before anything enters a queue."""
 
 from __future__ import annotations
 
