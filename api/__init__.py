@@ -1,1 +1,1 @@
-"""How clients talk: imports `tasks`, never `workers`."""
+"""The HTTP API and the console script; imports `tasks`, never `workers`."""

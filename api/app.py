@@ -32,12 +32,12 @@ from tasks.settings import Settings, load_settings
 from tasks.specs import ENDPOINTS
 from tasks.telemetry import configure_logging
 
-DESCRIPTION = """Requests to language models as queued work. `/v1/chat/completions` and `/v1/models` are what the
-official OpenAI clients call; `/v1/jobs` takes the same bodies as durable jobs that can be followed and cancelled."""
+DESCRIPTION = """LLM inference as queued work. OpenAI's clients work with `/v1/chat/completions` and `/v1/models`;
+`/v1/jobs` runs the same bodies as durable jobs that clients can follow and cancel."""
 
 
 class RequestIds:
-    """Gives every response the `x-request-id` of its request, or a new one. Plain ASGI: streams pass untouched."""
+    """Gives every response the `x-request-id` of its request, or a new one. Plain ASGI, so streams are not buffered."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -60,13 +60,13 @@ Connect = Callable[[Settings, str], tuple[JobStore, Bus]]
 
 
 def connect_redis(settings: Settings, name: str) -> tuple[JobStore, Bus]:
-    """The ledger and the inbox of the process `name`, in Redis."""
-    # A client is answered with 503 soon rather than made to wait for a store that does not come back.
+    """Connect to the ledger, and to the inbox of the process `name`, in Redis."""
+    # If Redis stays down, clients should get a 503 soon instead of waiting.
     return RedisStore(settings, patience_s=5.0), RedisBus(settings, name)
 
 
 def create_app(settings: Settings | None = None, *, connect: Connect = connect_redis) -> FastAPI:
-    """An API process over these settings, or over those of the environment."""
+    """Create the API application with these settings, or with those of the environment."""
     settings = settings or load_settings()
 
     @asynccontextmanager
@@ -77,7 +77,7 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
         hub = Hub(name, store, bus)
         pipeline = Pipeline(settings, create_celery(settings), store)
         admission = Admission(settings, store, name)
-        with suppress(BrokerUnavailable):  # it says so to clients, and goes on once the broker is there
+        with suppress(BrokerUnavailable):  # start anyway: clients get a 503 until the broker answers
             await admission.refresh()
         app.state.process = Process(settings, store, pipeline, hub, admission)
         background = [

@@ -1,4 +1,4 @@
-"""API keys: `Authorization: Bearer <key>`, or `x-api-key`, where the settings name any."""
+"""API keys: `Authorization: Bearer <key>` or `x-api-key: <key>`, required if the settings have any keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from tasks.errors import AuthenticationFailed
 
 
 async def require_key(request: Request) -> None:
-    """Refuse a request without one of the configured keys."""
+    """Check the request's API key, if keys are configured.
+
+    Raises:
+        AuthenticationFailed: the key is missing or wrong.
+    """
     keys = process_of(request).settings.api.keys
     if not keys:
         return

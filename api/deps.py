@@ -1,4 +1,4 @@
-"""What a request handler needs of its process: settings, the pipeline, the hub."""
+"""The objects that request handlers share: settings, ledger, pipeline, hub, admission."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One API process's connections, made in the lifespan and shared by all requests."""
+    """The shared objects of one API process; the lifespan creates them."""
 
     settings: Settings
     store: JobStore
@@ -30,5 +30,6 @@ class Process:
 
 
 def process_of(request: Request) -> Process:
+    """Return the shared objects of the process that handles this request."""
     process: Process = request.app.state.process
     return process

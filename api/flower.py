@@ -1,4 +1,4 @@
-"""The Celery application that Flower looks at: `celery -A api.flower flower`."""
+"""The Celery application for Flower: `celery -A api.flower flower`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before it enters a queue: bodies that are too large, models that nobody serves."""
+"""Refuses requests before they enter a queue: bodies that are too large, models that no worker serves."""
 
 from __future__ import annotations
 
@@ -18,55 +18,75 @@ REFRESH_S = 1.0
 
 
 class Admission:
-    """Knows which workers are alive, a second late at most, and lets them know of this process."""
+    """Tracks the live workers, at most a second late, and sends this process's heartbeats."""
 
     def __init__(self, settings: Settings, store: JobStore, name: str) -> None:
         self._settings = settings
         self._store = store
-        # Long enough to outlast a restart of Redis: whoever is missed has its requests cancelled.
+        # Long enough to outlast a restart of Redis: when a process counts as dead, its requests are cancelled.
         self._presence = Worker(name, "api", ttl_s=60)
         self.workers: list[Worker] = []
 
     async def refresh(self) -> None:
+        """Send a heartbeat, and read the list of live workers."""
         await self._store.announce(self._presence)
         self.workers = [worker for worker in await self._store.workers() if worker.queues]
 
     async def watch(self) -> None:
+        """Refresh every `REFRESH_S` seconds."""
         while True:
             await asyncio.sleep(REFRESH_S)
             try:
                 await self.refresh()
             except BrokerUnavailable:
-                continue  # submitting says so to the client
+                continue  # clients learn of it when they submit
 
     def model(self, name: Any) -> ModelSettings:
-        """The settings of a served model, by name or alias; the only one that is served if there is no name."""
+        """Return the settings of a model by name or alias; without a name, those of the only served model.
+
+        Raises:
+            InvalidRequest: there is no name, and not exactly one served model.
+            ModelNotFound: no served model has this name.
+        """
         if name is None and len(self._settings.models) == 1:
             return self._settings.models[0]
         if not isinstance(name, str) or not name:
-            raise InvalidRequest("model: name a served model", param="model")
+            raise InvalidRequest("model must be the name of a served model. GET /v1/models lists them.", param="model")
         model = self._settings.model_named(name)
         if model is None:
-            raise ModelNotFound(f"The model {name!r} does not exist.", param="model")
+            raise ModelNotFound(
+                f"The model {name!r} does not exist. GET /v1/models lists the served models.", param="model"
+            )
         return model
 
     def missing(self, stages: tuple[Stage, ...], model: str, job_class: str) -> list[Stage]:
-        """The stages that no live worker would take up."""
+        """Return the stages whose queues no live worker serves."""
         served = {queue for worker in self.workers for queue in worker.queues}
         return [stage for stage in stages if queue_for(stage, model, job_class) not in served]
 
     async def require_workers(self, stages: tuple[Stage, ...], model: str, job_class: str) -> None:
-        """Raises NoLiveWorker if a stage has none; what is known is brought up to date before anybody is refused."""
+        """Check that every stage has a live worker, refreshing the list before refusing a request.
+
+        Raises:
+            NoLiveWorker: a stage has none.
+        """
         if not self.missing(stages, model, job_class):
             return
         await self.refresh()
         if missing := self.missing(stages, model, job_class):
-            raise NoLiveWorker(f"No worker is alive for {', '.join(missing)} of {model!r}.", retry_after_s=5)
+            raise NoLiveWorker(
+                f"No live worker serves the stages {', '.join(missing)} of model {model!r}. Try again later.",
+                retry_after_s=5,
+            )
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The request's body; refuses it as soon as it is known to be too large."""
-    too_large = PayloadTooLarge(f"The request body is larger than {max_bytes} bytes.")
+    """Read the request's body.
+
+    Raises:
+        PayloadTooLarge: as soon as the body, or its declared length, exceeds `max_bytes`.
+    """
+    too_large = PayloadTooLarge(f"The request body is larger than the limit of {max_bytes} bytes.")
     if int(request.headers.get("content-length") or 0) > max_bytes:
         raise too_large
     parts: list[bytes] = []
@@ -80,7 +100,11 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 def json_object_from(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object."""
+    """Parse a body as a JSON object.
+
+    Raises:
+        InvalidRequest: the body is not valid JSON, or not an object.
+    """
     try:
         value = json.loads(body)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""The OpenAPI document of routes that read their bodies by themselves.
+"""The OpenAPI document for routes that read their own bodies.
 
-A route says with `openapi_extra=body_schema(Model, example)` what it takes; `describe` moves the definitions that such
-schemas bring along to where their references point, `#/components/schemas`.
+A route declares its body with `openapi_extra=body_schema(Model, example)`. `describe` then moves the definitions inside
+these schemas to `#/components/schemas`, where their references point.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pydantic import BaseModel
 
 
 def body_schema(model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
-    """A JSON body of this model, with an example."""
+    """Return the OpenAPI description of a JSON body of this model, with an example."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The document of the whole app, in which every reference resolves."""
+    """Return the OpenAPI document of the app, in which every reference resolves."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     for path in document["paths"].values():

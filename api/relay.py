@@ -1,7 +1,8 @@
-"""From a job's events to its client: the process's inbox, taken apart by job, and the forms of an answer.
+"""Relays a job's events to its client: whole, as a stream of chunks, or as the job's events.
 
-Events are ready-made: what a worker wrote is what the client gets. The inbox is fast and may lose messages; sequence
-numbers show a gap, and a gap or a silence is filled from the job's channel, so a subscription misses nothing.
+A worker writes events in the client's form, and the API passes them on unchanged. They arrive through the process's
+inbox, which is fast but may lose messages. After a gap in the sequence numbers, or a silence, a subscription reads the
+job's events channel, so it never misses an event.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HEARTBEAT = b": waiting\n\n"
 
 
 class Hub:
-    """Reads this process's inbox and hands each message to whoever subscribed to its job."""
+    """Reads this process's inbox, and feeds each message to the subscriptions to its job."""
 
     def __init__(self, name: str, store: JobStore, bus: Bus) -> None:
         self.name = name
@@ -53,11 +54,14 @@ class Hub:
                 message = parse_message(raw)
                 for subscription in self._subscriptions.get(message.job_id, ()):
                     subscription.feed(message.first_seq, message.records)
-            # Whoever has been waiting for these answers first; asking for more takes as long as answering does.
+            # Let the subscribers send these events first: receiving more takes as long as sending them.
             await asyncio.sleep(0)
 
     def subscribe(self, job_id: str, after: int = 0) -> Subscription:
-        """A job's events with sequence numbers above `after`; subscribe before the job can have any, close at the end."""
+        """Subscribe to a job's events with sequence numbers above `after`.
+
+        Subscribe before you submit the job, and close the subscription at the end.
+        """
         return Subscription(self, self._store, job_id, after)
 
     def _add(self, subscription: Subscription) -> None:
@@ -70,7 +74,7 @@ class Hub:
 
 
 class Subscription:
-    """One client's view of a job's events, in order, without gaps or repeats, until the last one."""
+    """A job's events for one client: in order, without gaps or repeats, until the last one."""
 
     def __init__(self, hub: Hub, store: JobStore, job_id: str, after: int) -> None:
         self.job_id = job_id
@@ -99,15 +103,15 @@ class Subscription:
         self._arrived.set()
 
     def wake(self) -> None:
-        """Let whoever waits for events look around."""
+        """Make a waiting `next` return."""
         self._arrived.set()
 
     async def next(self, wait_s: float) -> list[Entry]:
-        """The next events, or none within `wait_s`.
+        """Return the next events, or an empty list if none arrive within `wait_s`.
 
         Raises:
-            JobNotFound: the job is not known (any more).
-            BrokerUnavailable: the store has not answered for `OUTAGE_S`; a shorter outage is waited out.
+            JobNotFound: the job does not exist, or has expired.
+            BrokerUnavailable: the ledger has not answered for `OUTAGE_S`; shorter outages are waited out.
         """
         if not self._waiting and not self._gap:
             try:
@@ -136,21 +140,23 @@ class Subscription:
         if entries:
             self.feed(entries[0].seq, tuple(entry.data for entry in entries))
         elif not self._waiting and await self._store.get(self.job_id) is None:
-            raise JobNotFound(f"There is no job {self.job_id!r}.")
+            raise JobNotFound(f"The job {self.job_id!r} does not exist, or has expired.")
         self._reached_at = time.monotonic()
 
     async def replay(self) -> list[Entry]:
-        """What is in the channel already."""
+        """Return the events that are already in the channel."""
         self._gap = True
         return await self.next(0)
 
 
 async def await_answer(request: Request, subscription: Subscription, pipeline: Pipeline) -> bytes:
-    """The whole answer of a job, JSON as the worker wrote it; cancels the job when its client goes away.
+    """Wait for a job's whole answer, and return the JSON that the worker wrote.
+
+    Cancels the job if the client disconnects.
 
     Raises:
-        TokenyardError: what the job failed with.
-        Cancelled: the client went away.
+        TokenyardError: the error that the job failed with.
+        Cancelled: the client disconnected.
     """
     gone = asyncio.create_task(_disconnected(request))
     gone.add_done_callback(lambda _: subscription.wake())
@@ -181,9 +187,9 @@ async def _disconnected(request: Request) -> None:
 async def relay_chunks(
     subscription: Subscription, first: list[Entry], pipeline: Pipeline, heartbeat_s: float
 ) -> AsyncIterator[bytes]:
-    """A streamed answer as server-sent events, `[DONE]` last; cancels the job when its client goes away."""
+    """Yield a streamed answer as server-sent events, `[DONE]` last; cancel the job if the client disconnects."""
     try:
-        async for events in _beating(subscription, first, heartbeat_s):
+        async for events in _with_heartbeats(subscription, first, heartbeat_s):
             if not events:
                 yield HEARTBEAT
             for entry in events:
@@ -193,13 +199,13 @@ async def relay_chunks(
                 elif kind == b"e":
                     yield b"data: " + compact_json(envelope_from(error_from_json(json.loads(body)))) + b"\n\n"
         yield DONE
-    except TokenyardError as error:  # the status has been sent: what went wrong can only be told in the stream
+    except TokenyardError as error:  # the HTTP status is already sent, so the error must go into the stream
         yield b"data: " + compact_json(envelope_from(error)) + b"\n\n"
         yield DONE
     finally:
         subscription.close()
         if not subscription.ended:
-            # The client is gone and this task is being cancelled: the cancellation of the job must outlive it.
+            # The client has disconnected and this task is being cancelled; cancelling the job must outlive it.
             await asyncio.shield(asyncio.ensure_future(_abandon(subscription.job_id, pipeline)))
 
 
@@ -214,9 +220,9 @@ KINDS = {b"s": "status", b"c": "chunk", b"r": "response", b"e": "error", b"d": "
 
 
 async def relay_events(subscription: Subscription, first: list[Entry], heartbeat_s: float) -> AsyncIterator[bytes]:
-    """All of a job's events, each with its sequence number as its id, for clients that resume."""
+    """Yield all of a job's events; each has its sequence number as its id, so clients can resume."""
     try:
-        async for events in _beating(subscription, first, heartbeat_s):
+        async for events in _with_heartbeats(subscription, first, heartbeat_s):
             if not events:
                 yield HEARTBEAT
             for entry in events:
@@ -228,8 +234,10 @@ async def relay_events(subscription: Subscription, first: list[Entry], heartbeat
         subscription.close()
 
 
-async def _beating(subscription: Subscription, first: list[Entry], heartbeat_s: float) -> AsyncIterator[list[Entry]]:
-    """A subscription's events until its last one; an empty list whenever `heartbeat_s` passed without any."""
+async def _with_heartbeats(
+    subscription: Subscription, first: list[Entry], heartbeat_s: float
+) -> AsyncIterator[list[Entry]]:
+    """Yield a subscription's events until the last one, and an empty list after every `heartbeat_s` of silence."""
     if first:
         yield first
     silent_s = 0.0

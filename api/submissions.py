@@ -1,4 +1,4 @@
-"""A checked request as a job: the stages that it goes through, and what they read."""
+"""Turns a checked request into a job submission: its stages, and the payloads that they read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ OF_PROMPT = frozenset({"token_ids", "token_offsets", "features", "content_parts"
 
 
 def is_streamed(endpoint: Endpoint, request: Any) -> bool:
-    """Whether the answer comes in chunks; where nothing is generated, `stream` says something else."""
+    """Return whether the answer is streamed; on routes that do not generate, `stream` means something else."""
     return GENERATE in endpoint.stages and bool(request.stream)
 
 
 def submission_for(
-    endpoint: Endpoint, model: ModelSettings, request: Any, raw: bytes, body: JsonObject, **how: Any
+    endpoint: Endpoint, model: ModelSettings, request: Any, raw: bytes, body: JsonObject, **fields: Any
 ) -> Submission:
-    """The job of a request, which came as `raw`, JSON of `body`; `how` are further fields of its submission.
+    """Build the submission of a request.
 
-    Raises InvalidRequest for prompts and answers that the model does not have.
+    `raw` is the body as the client sent it, `body` the same parsed; `fields` are further fields of the submission.
+
+    Raises:
+        InvalidRequest: the prompt leaves no room for an answer, or a needed parse context is missing or wrong.
     """
-    # An engine that cannot stop at a text goes on until somebody who reads along ends its request.
-    watched = GENERATE in endpoint.stages and not model.engine.stops_on_strings and bool(request.stops)
+    # An engine that ignores stop strings generates on until the derender stage, which reads along, ends its request.
+    followed = GENERATE in endpoint.stages and not model.engine.stops_on_strings and bool(request.stops)
     stages, payloads = endpoint.stages, None
     if isinstance(request, GenerateBody):
-        if request.output_mode == "tokens" and not watched:
+        if request.output_mode == "tokens" and not followed:
             stages = (GENERATE,)
         _check_generate(model, request)
         payloads = _generate_payloads(model, request, body)
-        how = {"request_id": request.request_id, **how}
+        fields = {"request_id": request.request_id, **fields}
     return Submission(
         endpoint=endpoint.path,
         model=model.name,
@@ -43,8 +46,8 @@ def submission_for(
         stream=is_streamed(endpoint, request),
         stages=stages,
         payloads=payloads,
-        followed=watched,
-        **how,
+        followed=followed,
+        **fields,
     )
 
 
@@ -52,7 +55,7 @@ def _check_generate(model: ModelSettings, request: GenerateBody) -> None:
     if len(request.token_ids) >= model.max_model_len:
         raise InvalidRequest(
             f"token_ids has {len(request.token_ids)} tokens, which leaves no room for an answer in the model's context "
-            f"of {model.max_model_len}",
+            f"of {model.max_model_len}: send at most {model.max_model_len - 1}",
             param="token_ids",
         )
     if request.output_mode == "derender" and (model.tool_parser or model.reasoning_parser):
@@ -60,14 +63,14 @@ def _check_generate(model: ModelSettings, request: GenerateBody) -> None:
 
 
 def _generate_payloads(model: ModelSettings, request: GenerateBody, body: JsonObject) -> dict[str, bytes]:
-    """The prompt, and the rest just as it was sent: what is missing is the engine's to choose."""
+    """Return the payloads: the prompt, and the other fields as sent, so the engine applies its own defaults."""
     params = dict(request.sampling_params)
     if model.max_output_tokens is not None:
         params["max_tokens"] = min(request.sampling_params.get("max_tokens") or INT64, model.max_output_tokens)
     rest = {name: value for name, value in body.items() if name != "token_ids"} | {"sampling_params": params}
-    about = {name: value for name, value in rest.items() if name not in OF_PROMPT}
+    context = {name: value for name, value in rest.items() if name not in OF_PROMPT}
     return {
         "prompt": pack_token_ids(request.token_ids),
         "generate": compact_json({**rest, "parse_context": None}),
-        "context": compact_json(about),
+        "context": compact_json(context),
     }

@@ -1,4 +1,4 @@
-"""Talks to a running yard over its API."""
+"""The console script's HTTP client for a running API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Event:
 
 
 class Client:
-    """The API's routes that the console script needs; errors end the command with their message."""
+    """Calls the API. An error ends the command with its message."""
 
     def __init__(self, url: str, key: str | None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -1,4 +1,4 @@
-"""The demo: a chat, a streamed chat and a job, with the official client, and the time that each stage took."""
+"""The demo: a chat and a streamed chat with OpenAI's client, and a job with the time that each stage took."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _show(title: str, question: str, answer: str, timing: str) -> None:
 
 
 def run_demo(url: str, model: str) -> tuple[int, int]:
-    """Three requests through the API; returns how many passed, and how many there were."""
+    """Send three requests to the API; return how many passed, and how many there were."""
     checks = (_chat, _streamed_chat, _job)
     passed = 0
     for check in checks:
         try:
             check(url, model)
             passed += 1
-        except Exception as error:  # noqa: BLE001 - the demo reports what failed and goes on
+        except Exception as error:  # noqa: BLE001 - the demo reports a failure and continues
             click.echo(f"\n{check.__name__.strip('_')}: failed: {error}")
     return passed, len(checks)
 
@@ -48,7 +48,7 @@ def _chat(url: str, model: str) -> None:
     answer = completion.choices[0].message.content
     usage = completion.usage
     if not answer or completion.choices[0].finish_reason not in ("stop", "length") or not usage.completion_tokens:
-        raise RuntimeError(f"the answer is {completion!r}")
+        raise RuntimeError(f"the answer is empty or incomplete: {completion!r}")
     _show(
         "1. A chat completion",
         QUESTION,

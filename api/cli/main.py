@@ -1,4 +1,4 @@
-"""`tokenyard`: start the parts or the whole, talk to it, look at its jobs."""
+"""The `tokenyard` command: run the whole system or single processes, chat with a model, and manage jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _settings() -> Settings:
     try:
         return load_settings()
     except ValueError as error:
-        raise click.ClickException(f"the configuration is not valid: {error}") from error
+        raise click.ClickException(
+            f"the settings are not valid; correct tokenyard.toml or the TOKENYARD_ variables: {error}"
+        ) from error
 
 
 def _replace_process(command: tuple[str, ...]) -> NoReturn:
@@ -46,7 +48,7 @@ def main() -> None:
 def up() -> None:
     """Run everything on this machine until Ctrl-C.
 
-    What is not configured is embedded: a Redis, and an engine with a small real model.
+    Without a configured Redis or model, it starts its own Redis and an engine with a small real model.
 
     \b
     Example:
@@ -57,7 +59,9 @@ def up() -> None:
     ports = Ports(settings.api.port, settings.flower.port)
     for port in (ports.api, ports.flower):
         if listens(port)():
-            raise click.ClickException(f"port {port} is taken")
+            raise click.ClickException(
+                f"port {port} is already in use; set TOKENYARD_API__PORT or TOKENYARD_FLOWER__PORT to a free port"
+            )
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -80,7 +84,7 @@ def up() -> None:
 
 @main.command()
 def demo() -> None:
-    """Run everything, send three requests through it, stop everything.
+    """Start everything, send three requests, and stop everything.
 
     \b
     Example:
@@ -103,7 +107,7 @@ def demo() -> None:
             model = Client(url, None).request("GET", "/v1/models")["data"][0]["id"]
             passed, total = run_demo(url, model)
         except (ServiceFailed, subprocess.CalledProcessError) as error:
-            click.echo(f"{error}; see {log_path}", err=True)
+            click.echo(f"{error}; see the log in {log_path}", err=True)
         finally:
             supervisor.stop()
     click.echo(f"\ndemo: {passed} of {total} passed")
@@ -113,7 +117,7 @@ def demo() -> None:
 @main.command()
 @click.option("--host", help="Address to listen on (default: from the settings, 127.0.0.1).")
 @click.option("--port", type=int, help="Port to listen on (default: from the settings, 8000).")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="API processes.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of API processes.")
 def api(host: str | None, port: int | None, processes: int) -> None:
     """Run the API.
 
@@ -132,7 +136,8 @@ def api(host: str | None, port: int | None, processes: int) -> None:
         workers=processes,
         log_level="warning",
         access_log=False,
-        # Longer than clients and load balancers keep an idle connection, so that they are the ones to close it.
+        # Longer than clients and load balancers keep idle connections, so they close first and never send into a
+        # connection that the server is closing.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
     )
@@ -140,12 +145,12 @@ def api(host: str | None, port: int | None, processes: int) -> None:
 
 @main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("kind", type=click.Choice(["cpu", "gpu"]))
-@click.option("--models", help="GPU workers: only these models, with commas between.")
+@click.option("--models", help="GPU workers: serve only these models, separated by commas.")
 @click.argument("celery_options", nargs=-1, type=click.UNPROCESSED)
 def worker(kind: str, models: str | None, celery_options: tuple[str, ...]) -> None:
     """Run one worker process: `cpu` renders and derenders, `gpu` calls engines.
 
-    Further options go to Celery.
+    Other options are passed to Celery.
 
     \b
     Example:
@@ -160,7 +165,7 @@ def worker(kind: str, models: str | None, celery_options: tuple[str, ...]) -> No
 
 @main.command()
 def flower() -> None:
-    """Watch tasks by stage and model; read-only, with a password, and never a prompt.
+    """Run Flower to watch tasks by stage and model: read-only, with a password, and without prompts.
 
     \b
     Example:
@@ -171,9 +176,9 @@ def flower() -> None:
 
 def _client_options(command: Any) -> Any:
     url = click.option(
-        "--url", envvar="TOKENYARD_URL", default="http://127.0.0.1:8000", show_default=True, help="The API."
+        "--url", envvar="TOKENYARD_URL", default="http://127.0.0.1:8000", show_default=True, help="URL of the API."
     )
-    key = click.option("--key", envvar="TOKENYARD_API_KEY", help="API key, where the API asks for one.")
+    key = click.option("--key", envvar="TOKENYARD_API_KEY", help="API key, if the API requires one.")
     return url(key(command))
 
 
@@ -183,9 +188,9 @@ def _first_model(client: Client) -> str:
 
 @main.command()
 @click.argument("prompt", required=False)
-@click.option("--model", help="Default: the first that is served.")
+@click.option("--model", help="Default: the first served model.")
 @click.option("--system", help="System message.")
-@click.option("--max-tokens", type=int, help="Most tokens of one answer.")
+@click.option("--max-tokens", type=int, help="Maximum number of tokens in an answer.")
 @click.option("--temperature", type=float, help="0 is deterministic.")
 @_client_options
 def chat(
@@ -197,7 +202,7 @@ def chat(
     url: str,
     key: str | None,
 ) -> None:
-    """Talk to a served model; with a PROMPT just once, without one until Ctrl-D.
+    """Chat with a served model: one question with PROMPT, otherwise until Ctrl-D.
 
     \b
     Example:
@@ -237,15 +242,15 @@ def chat(
 
 @main.command()
 @click.argument("body", type=click.File())
-@click.option("--endpoint", default="/v1/chat/completions", show_default=True, help="The route that the body is for.")
+@click.option("--endpoint", default="/v1/chat/completions", show_default=True, help="Route that the body is for.")
 @click.option("--class", "job_class", type=click.Choice(["interactive", "batch"]), default="batch", show_default=True)
 @click.option("--idempotency-key", help="A repeat with the same key returns the same job.")
-@click.option("--follow", is_flag=True, help="Print the job's events until its end.")
+@click.option("--follow", is_flag=True, help="Print the job's events until it ends.")
 @_client_options
 def submit(
     body: Any, endpoint: str, job_class: str, idempotency_key: str | None, follow: bool, url: str, key: str | None
 ) -> None:
-    """Submit a request as a job; BODY is a file with the request's JSON, - for standard input.
+    """Submit a request as a job. BODY is a file with the request's JSON, or - for standard input.
 
     \b
     Example:
@@ -275,7 +280,7 @@ def _follow(client: Client, job_id: str) -> None:
 @_client_options
 @click.pass_context
 def jobs(context: click.Context, limit: int, url: str, key: str | None) -> None:
-    """List jobs, or look at one.
+    """List jobs, or show, follow or cancel one.
 
     \b
     Example:
@@ -326,7 +331,7 @@ def cancel_job(client: Client, job_id: str) -> None:
 @_client_options
 @click.pass_context
 def models(context: click.Context, url: str, key: str | None) -> None:
-    """List the served models, or fetch one's files.
+    """List the served models, or download a model's files.
 
     \b
     Example:
@@ -341,7 +346,7 @@ def models(context: click.Context, url: str, key: str | None) -> None:
 @models.command("pull")
 @click.argument("name")
 def pull_model(name: str) -> None:
-    """Fetch a model's files into the cache: `smollm2`, a Hugging Face repository, or a local folder.
+    """Download a model's files into the cache: `smollm2`, a Hugging Face repository, or a local folder.
 
     \b
     Example:

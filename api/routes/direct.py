@@ -1,8 +1,7 @@
-"""The endpoints whose requests are jobs, by their exact path.
+"""Dispatches the endpoints whose requests become jobs by their exact path, ahead of FastAPI's routes.
 
-They read their bodies by themselves and need nothing of the framework's matching of patterns and injection of
-dependencies, which take longer than all that is done here for a short request. The framework's routes describe them in
-the OpenAPI document, and refuse other methods.
+These endpoints read their own bodies and need neither path patterns nor dependency injection, which cost more than the
+rest of a short request. FastAPI's routes still describe them in the OpenAPI document, and refuse other methods.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tasks.specs import Endpoint
 
 
 class EndpointRoute(BaseRoute):
-    """POST requests to any of these endpoints."""
+    """Matches POST requests to any of these endpoints."""
 
     def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
         self._endpoints = endpoints

@@ -1,4 +1,4 @@
-"""The generate stage asked for on its own: token ids in; token ids, a text, or a chat's message out."""
+"""The routes of the generate stage: token ids in; token ids, text, or a chat message out."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ EXAMPLE = {
 
 
 class AbortRequest(WireModel):
-    """Which requests are to end, by the ids that their clients gave them."""
+    """The requests to abort, by the ids that their clients gave them."""
 
     request_ids: list[str]
 
 
 @router.post("/generate", responses=ERRORS, openapi_extra=body_schema(GenerateBody, EXAMPLE))
 async def generate(request: Request) -> Response:
-    """Tokens for a rendered prompt, whole or as a stream of events, as vLLM's own generate route answers.
+    """Generate from a rendered prompt, whole or streamed, like vLLM's own generate route.
 
-    `output_mode` says how much of an answer they become: `tokens`, `text`, or `derender`, which has a chat's message.
+    `output_mode` sets the form of the answer: `tokens`, `text`, or `derender` for a chat message.
     """
     return await answer(request, GENERATE)
 
@@ -46,12 +46,12 @@ async def generate(request: Request) -> Response:
     openapi_extra=body_schema(AbortRequest, {"request_ids": ["my-request-1"]}),
 )
 async def abort_requests(request: Request) -> Response:
-    """End requests of the generate route, whichever process has them; ids that nobody knows are passed over."""
+    """Abort requests of the generate route, whichever process received them; unknown ids are ignored."""
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
     wanted = read_wire(AbortRequest, json_object_from(raw))
-    told = {name for given in wanted.request_ids for name in (given, given.removeprefix(REQUEST_PREFIX))}
-    for request_id in told:
+    request_ids = {name for given in wanted.request_ids for name in (given, given.removeprefix(REQUEST_PREFIX))}
+    for request_id in request_ids:
         for job_id in await process.store.requested(request_id):
             await process.pipeline.cancel(job_id)
     return Response(status_code=200)

@@ -1,4 +1,4 @@
-"""Whether this process lives, and whether the system can take a request."""
+"""Health checks: whether this process is alive, and whether the system can take requests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ router = APIRouter(prefix="/health", tags=["Health"])
 
 @router.get("/live")
 async def live() -> dict[str, str]:
-    """This process answers."""
+    """Report that this process is alive."""
     return {"status": "ok"}
 
 
-@router.get("/ready", responses={503: {"description": "A stage or a model has no live worker, or no engine."}})
+@router.get("/ready", responses={503: {"description": "A stage or model has no live worker, or a model no engine."}})
 async def ready(request: Request) -> Response:
-    """Each stage and model with what it lacks; 200 when nothing does."""
+    """Report for each stage and model whether it is ready, or what it lacks; 200 if all are ready."""
     process = process_of(request)
     try:
         await process.admission.refresh()

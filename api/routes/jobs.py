@@ -1,4 +1,4 @@
-"""Requests as durable jobs: submit, look, follow, fetch the result, read it otherwise, cancel."""
+"""Requests as durable jobs: submit, list, show, follow, fetch the result, derender it again, cancel."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ READ_AGAIN = {"tool_parser": "hermes", "reasoning_parser": "qwen3"}
 
 
 class JobRequest(WireModel):
-    """A request to one of the API's endpoints, to be run as a job."""
+    """A request to one of the API's endpoints, to run as a job."""
 
     endpoint: str
     body: dict[str, Any]
     job_class: Literal["interactive", "batch"] = Field("batch", alias="class")
-    """`batch` takes what interactive work leaves."""
+    """`batch` jobs yield to interactive work."""
     timeout_s: float | None = Field(None, gt=0)
-    """The job expires when it is not done by then."""
+    """The job expires if it is not done within this many seconds."""
     metadata: dict[str, str] = Field(default_factory=dict, max_length=16)
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """A job as the API shows it: times are Unix seconds, null where they have not come."""
+    """Return a job as the API shows it. Times are Unix seconds, or null if not reached yet."""
     base = f"/v1/jobs/{job.id}"
     started = [record.started_at for record in job.records.values() if record.started_at]
     return {
@@ -77,15 +77,20 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 async def find(process: Process, job_id: str) -> Job:
+    """Return a job.
+
+    Raises:
+        JobNotFound: it does not exist, or has expired.
+    """
     job = await process.store.get(job_id)
     if job is None:
-        raise JobNotFound(f"There is no job {job_id!r}.", param="id")
+        raise JobNotFound(f"The job {job_id!r} does not exist, or has expired.", param="id")
     return job
 
 
 @router.post("", status_code=202, responses=ERRORS, openapi_extra=body_schema(JobRequest, EXAMPLE))
 async def submit(request: Request) -> Response:
-    """Accept a request as a job. With an `Idempotency-Key` header, a repeated call returns the same job."""
+    """Submit a request as a job. With an `Idempotency-Key` header, a repeated call returns the same job."""
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
     wanted = read_wire(JobRequest, json_object_from(raw))
@@ -116,7 +121,7 @@ async def submit(request: Request) -> Response:
 
 @router.get("")
 async def page(request: Request, limit: int = Query(20, ge=1, le=100), after: str | None = None) -> Response:
-    """Jobs, newest first; `after` is the last id of the page before."""
+    """List jobs, newest first; `after` is the last id of the previous page."""
     jobs = await process_of(request).store.page(limit + 1, after)
     shown = [job_json(job) for job in jobs[:limit]]
     return JSONResponse(
@@ -132,31 +137,31 @@ async def page(request: Request, limit: int = Query(20, ge=1, le=100), after: st
 
 @router.get("/{job_id}", responses={404: ERRORS[404]})
 async def get(job_id: str, request: Request) -> Response:
-    """A job's status, with the times of each stage."""
+    """Return a job's status, with the times of each stage."""
     return JSONResponse(job_json(await find(process_of(request), job_id)))
 
 
 @router.get("/{job_id}/result", responses={404: ERRORS[404]})
 async def result(job_id: str, request: Request) -> Response:
-    """The answer of a job that succeeded, the error of one that did not; 409 while it runs."""
+    """Return the answer of a job that succeeded, or the error of one that failed; 409 while it is queued or running."""
     process = process_of(request)
     job = await find(process, job_id)
     if not job.status.terminal:
-        raise Conflict(f"The job is {job.status}; its result comes when it has succeeded.")
+        raise Conflict(f"The job is still {job.status}. Fetch its result once it has succeeded.")
     if job.status is not Status.SUCCEEDED:
         raise error_from_json(job.error or {})
     for entry in reversed(await process.store.read_events(job_id, 0)):
         if entry.data[:1] == b"r":
             return Response(entry.data[1:], media_type="application/json")
-    raise JobNotFound(f"The result of {job_id!r} has been forgotten.")
+    raise JobNotFound(f"The result of job {job_id!r} has expired.")
 
 
 @router.get("/{job_id}/events", responses={204: {"description": "There are no further events."}, 404: ERRORS[404]})
 async def events(job_id: str, request: Request) -> Response:
-    """A job's events as server-sent events, from its beginning or from behind `Last-Event-ID`, until its end.
+    """Stream a job's events as server-sent events until its end: all of them, or those after `Last-Event-ID`.
 
-    `status` events tell which stage began or ended, `chunk` events carry a streamed answer, `response` the whole
-    answer, `error` why there is none; `done` ends a job that succeeded.
+    A `status` event tells which stage was queued, started or done. `chunk` events carry a streamed answer, `response`
+    the whole answer. The last event is `done` if the job succeeded, otherwise `error` with the reason.
     """
     process = process_of(request)
     job = await find(process, job_id)
@@ -170,7 +175,7 @@ async def events(job_id: str, request: Request) -> Response:
         raise
     if job.status.terminal and not first:
         subscription.close()
-        return Response(status_code=204)  # which tells a browser's EventSource to stop coming back
+        return Response(status_code=204)  # tells a browser's EventSource to stop reconnecting
     stream = relay_events(subscription, first, process.settings.api.heartbeat_s)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
@@ -181,23 +186,26 @@ async def _last_event_id(request: Request, process: Process, job_id: str) -> int
         after = int(given)
         if after == 0 or await process.store.read_events(job_id, after - 1):
             return after
-    raise InvalidRequest("Last-Event-ID must be the id of one of the job's events", param="Last-Event-ID")
+    raise InvalidRequest("Last-Event-ID must be 0 or the id of one of the job's events", param="Last-Event-ID")
 
 
 @router.post("/{job_id}/derender", responses=ERRORS, openapi_extra=body_schema(StoredDerenderRequest, READ_AGAIN))
 async def derender(job_id: str, request: Request) -> Response:
-    """The answer of a job that has ended, made again from the tokens that are kept of it, by other parsers if need be.
+    """Derender the stored tokens of an ended job again, with other parsers if the body names any.
 
-    Nothing is generated. Without a body, the model's parsers are those of its settings, as they are now.
+    Nothing is generated. Without a body, the parsers are those of the model's current settings.
     """
     process = process_of(request)
     source = await find(process, job_id)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
     wanted = read_wire(StoredDerenderRequest, json_object_from(raw) if raw else {})
     if GENERATE not in source.stages or DERENDER not in source.stages:
-        raise InvalidRequest(f"Jobs of {source.endpoint} have no answer that is made of generated tokens", param="id")
+        raise InvalidRequest(
+            f"The job {job_id!r} has no tokens to derender: jobs of {source.endpoint} do not generate and derender",
+            param="id",
+        )
     if not source.status.terminal:
-        raise Conflict(f"The job is {source.status}; it can be read again when it has ended.")
+        raise Conflict(f"The job is still {source.status}. Derender it once it has ended.")
     model = process.admission.model(wanted.model or source.model)
     body = compact_json({**wanted.model_dump(exclude_unset=True), "source": source.id})
     submission = Submission(
@@ -214,7 +222,7 @@ async def derender(job_id: str, request: Request) -> Response:
 
 @router.delete("/{job_id}", responses={404: ERRORS[404]})
 async def cancel(job_id: str, request: Request) -> Response:
-    """Cancel a job; what works on it stops at once. A job that is over stays as it is."""
+    """Cancel a job; its workers stop at once. A job that has ended stays as it is."""
     process = process_of(request)
     await find(process, job_id)
     await process.pipeline.cancel(job_id)

@@ -1,4 +1,4 @@
-"""OpenAI's routes: chat completions and the list of models."""
+"""OpenAI's routes, chat completions and models; and `answer`, which runs the request of any endpoint."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ router = APIRouter(dependencies=[Depends(require_key)], tags=["OpenAI"])
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorEnvelope, "description": "The request is not valid; `param` names the field."},
-    404: {"model": ErrorEnvelope, "description": "There is no such model."},
+    404: {"model": ErrorEnvelope, "description": "The model does not exist."},
     413: {"model": ErrorEnvelope, "description": "The body is too large."},
-    429: {"model": ErrorEnvelope, "description": "Too many requests are waiting; see `Retry-After`."},
-    503: {"model": ErrorEnvelope, "description": "No worker or engine is there at the moment; see `Retry-After`."},
+    429: {"model": ErrorEnvelope, "description": "Too many requests are queued; see `Retry-After`."},
+    503: {"model": ErrorEnvelope, "description": "No worker or engine is available; see `Retry-After`."},
 }
 CHAT = ENDPOINTS["/v1/chat/completions"]
 CHAT_EXAMPLE = {
@@ -66,23 +66,28 @@ REQUESTS: dict[str, type[WireModel]] = {
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
-"""What a route's bodies must be, as far as that can be said without a tokenizer."""
+"""The model of each route's body; it checks everything that needs no tokenizer."""
 
 
 def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[ModelSettings, Any]:
-    """Everything that can be said against a request without its tokenizer; returns its model and the request."""
+    """Check everything that needs no tokenizer, and return the request's model settings and the parsed request.
+
+    Raises:
+        InvalidRequest: a field is wrong, or there are more choices than `limits.max_choices`.
+        ModelNotFound: no served model has this name.
+    """
     model = process.admission.model(body.get("model"))
     request: Any = read_wire(REQUESTS[endpoint.path], body)
     most = process.settings.limits.max_choices
     if (getattr(request, "n", None) or 1) > most:
         raise InvalidRequest(f"n must be at most {most}", param="n")
     if isinstance(request, DerenderRequest) and sum(len(response.choices) for response in request.responses) > most:
-        raise InvalidRequest(f"There must be at most {most} choices to derender", param="choices")
+        raise InvalidRequest(f"The answers to derender may have at most {most} choices together", param="choices")
     return model, request
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
-    """Run a request through its stages and answer as its surface does."""
+    """Run a request through the stages of its endpoint, and return the answer in its surface's form."""
     process = process_of(request)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
     body = json_object_from(raw)
@@ -94,7 +99,7 @@ async def answer(request: Request, endpoint: Endpoint) -> Response:
 
 
 async def run(request: Request, submission: Submission) -> Response:
-    """Submit a job and answer with what it answers; it is cancelled when its client goes away."""
+    """Submit a job and return its answer, whole or streamed; cancel it if the client disconnects."""
     process = process_of(request)
     await process.admission.require_workers(submission.stages, submission.model, "interactive")
     subscription = process.hub.subscribe(submission.job_id)
@@ -115,7 +120,7 @@ async def run(request: Request, submission: Submission) -> Response:
 
 
 async def _first_events(request: Request, subscription: Subscription) -> list[Entry]:
-    """The first events of a streamed answer; until they are there, its status is still open."""
+    """Wait for the first events of a streamed answer: an early error can still set the HTTP status."""
     while not (events := await subscription.next(SILENCE_S)):
         if await request.is_disconnected():
             await process_of(request).pipeline.cancel(subscription.job_id)
@@ -125,20 +130,20 @@ async def _first_events(request: Request, subscription: Subscription) -> list[En
 
 @router.post(CHAT.path, responses=ERRORS, openapi_extra=body_schema(ChatCompletionRequest, CHAT_EXAMPLE))
 async def create_chat_completion(request: Request) -> Response:
-    """A chat completion, whole or as a stream of chunks."""
+    """Create a chat completion, whole or as a stream of chunks."""
     return await answer(request, CHAT)
 
 
 @router.get("/v1/models")
 async def get_models(request: Request) -> Any:
-    """The served models."""
+    """List the served models."""
     process = process_of(request)
     return JSONResponse(list_models(process.settings.models, process.started_at).model_dump(mode="json"))
 
 
 @router.get("/v1/models/{name:path}", responses={404: ERRORS[404]})
 async def get_model(name: str, request: Request) -> Any:
-    """One served model, by name or alias."""
+    """Return one served model, by name or alias."""
     process = process_of(request)
     wanted = process.admission.model(name)
     for card in list_models((wanted,), process.started_at).data:

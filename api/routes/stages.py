@@ -1,4 +1,4 @@
-"""A stage asked for on its own: render and derender routes, as `vllm launch render` has them, and the tokenizer's two."""
+"""The routes of single stages: render and derender, like those of `vllm launch render`, tokenize and detokenize."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ router = APIRouter(dependencies=[Depends(require_key)], tags=["Stages"])
 
 _TEXT = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 16}
 _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
-    "/v1/chat/completions/render": ("A chat as the GenerateRequest that its generate stage would get.", CHAT_EXAMPLE),
-    "/v1/completions/render": ("A completion as a list of GenerateRequests, one for each prompt.", _TEXT),
+    "/v1/chat/completions/render": ("Render a chat to the GenerateRequest for its generate stage.", CHAT_EXAMPLE),
+    "/v1/completions/render": ("Render a completion to a list of GenerateRequests, one for each prompt.", _TEXT),
     "/v1/responses/render": (
-        "A response's request, with its history inline, as a GenerateRequest.",
+        "Render a Responses request, with its history inline, to a GenerateRequest.",
         {"model": "smollm2", "input": "Name three animals.", "max_output_tokens": 32},
     ),
     "/v1/messages/render": (
-        "An Anthropic message's request as a GenerateRequest.",
+        "Render an Anthropic Messages request to a GenerateRequest.",
         {"model": "smollm2", "max_tokens": 32, "messages": [{"role": "user", "content": "Name three animals."}]},
     ),
     "/v1/chat/completions/derender": (
-        "An engine's answer, or one event of its stream, as a chat completion, or as its next chunk.",
+        "Derender an engine's answer to a chat completion, or one event of its stream to the next chunk.",
         {
             "model": "smollm2",
             "generate_response": {
@@ -38,7 +38,7 @@ _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "/v1/completions/derender": (
-        "Engines' answers, one for each prompt, as a completion, or an event of a stream as its next chunk.",
+        "Derender engine answers, one for each prompt, to a completion, or one event of a stream to the next chunk.",
         {
             "model": "smollm2",
             "stream": True,
@@ -49,7 +49,7 @@ _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "/v1/responses/derender": (
-        "An engine's answer as a response, or one event of its stream as the response's next events.",
+        "Derender an engine's answer to a response, or one event of its stream to the response's next events.",
         {
             "model": "smollm2",
             "generate_response": {
@@ -60,7 +60,7 @@ _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "/v1/messages/derender": (
-        "An engine's answer as an Anthropic message, or one event of its stream as the message's next events.",
+        "Derender an engine's answer to an Anthropic message, or one event of its stream to the message's next events.",
         {
             "model": "smollm2",
             "generate_response": {
@@ -74,8 +74,8 @@ _ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    "/tokenize": ("A text, or a chat, as token ids.", {"model": "smollm2", "prompt": "Once upon a time"}),
-    "/detokenize": ("Token ids as text.", {"model": "smollm2", "tokens": [504, 2365]}),
+    "/tokenize": ("Convert text or a chat to token ids.", {"model": "smollm2", "prompt": "Once upon a time"}),
+    "/detokenize": ("Convert token ids to text.", {"model": "smollm2", "tokens": [504, 2365]}),
 }
 
 

@@ -1,4 +1,4 @@
-"""An API process on a port of its own over an in-memory ledger, and a stage hand that plays its workers."""
+"""A served API over an in-memory ledger, with the test in the role of its workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content"
 
 
 class FragileStore(MemoryStore):
-    """A ledger that can be made unreachable."""
+    """A ledger that tests can make unreachable."""
 
     down = False
 
@@ -72,7 +72,7 @@ class LossyBus(MemoryBus):
 
 
 class Stage:
-    """A served API: its client, its ledger, and the hand that does the workers' part."""
+    """A served API: its client, its ledger, and what a worker would do to a claim."""
 
     def __init__(self, store: FragileStore, client: httpx.AsyncClient, buses: list[LossyBus]) -> None:
         self.store, self.client, self.buses = store, client, buses
@@ -85,7 +85,7 @@ class Stage:
         return await self.client.post("/v1/jobs", json=body, headers=headers)
 
     async def take(self, queue: str = "render") -> Claim:
-        """Claim the next job of a queue, as soon as there is one."""
+        """Wait for the next message of a queue, and claim its stage."""
         message = await eventually(lambda: self.store.take(queue))
         claim = await self.store.claim(message.job_id, message.stage, "w1", ("request",))
         assert isinstance(claim, Claim)
@@ -107,7 +107,7 @@ class Stage:
 
 
 async def eventually(look: Callable[[], Any], within_s: float = 20.0) -> Any:
-    """What `look` returns, once that is something."""
+    """Call `look` until it returns something true, and return that."""
     async with asyncio.timeout(within_s):
         while not (seen := look()):
             await asyncio.sleep(0.005)
@@ -119,7 +119,7 @@ def chunk(text: str) -> bytes:
 
 
 async def sse_of(reply: httpx.Response) -> list[dict[str, str]]:
-    """All server-sent events of a reply; comments are left out."""
+    """Return all server-sent events of a reply, without comments."""
     events = []
     for block in (await reply.aread()).decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
@@ -164,11 +164,11 @@ Serve = Callable[..., Awaitable[Stage]]
 
 @pytest.fixture
 async def serving() -> AsyncIterator[Serve]:
-    """Serve with changed settings; stopped after the test."""
+    """Serve with changed settings; everything stops after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(*, queues: tuple[str, ...] = EVERY_QUEUE, down: bool = False, **changes: Any) -> Stage:
-            settings = quick_settings(**{"queue": {"lease_s": 30}, **changes})  # the stage hand renews no leases
+            settings = quick_settings(**{"queue": {"lease_s": 30}, **changes})  # nothing renews leases here
             return await stack.enter_async_context(serve(settings, queues=queues, down=down))
 
         yield start

@@ -1,4 +1,4 @@
-"""What is refused, and how: OpenAI's envelope, the right status, and when to come back."""
+"""Refused requests: OpenAI's envelope, the right status, and `Retry-After`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generate route's bodies become jobs whose first stage is the engine's."""
+"""The generate route's bodies become jobs that start with the generate stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY: JsonObject = {
 
 
 async def claimed(stage: Stage, **more: Any) -> tuple[Claim, Any]:
-    """The claim on a request's generate stage with its payloads, and the request, which waits for its answer."""
+    """Send a request, claim its generate stage, and return the claim, its payloads and the pending request."""
     request = asyncio.create_task(stage.client.post(PATH, json={**BODY, **more}, headers=more.pop("headers", None)))
     message = await eventually(lambda: stage.store.take(QUEUE))
     claim = await stage.store.claim(message.job_id, "generate", "w1", ("request", "prompt", "generate", "context"))

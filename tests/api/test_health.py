@@ -1,4 +1,4 @@
-"""Liveness, readiness, and what is served."""
+"""Liveness, readiness, and the list of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: accepted, looked at, followed, fetched, cancelled."""
+"""Jobs: submit, show, follow, fetch, cancel."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_a_cancelled_job_is_over_at_once_and_stays_so(stage: Stage) -> Non
         assert reply.status_code == 200 and reply.json()["status"] == "cancelled"
     assert (await stage.client.get(f"/v1/jobs/{job_id}/result")).status_code == 499
     done = (await stage.submit()).json()["id"]
-    stage.store.take("render")  # the cancelled one's
+    stage.store.take("render")  # skip the cancelled job's message
     await stage.succeed(await stage.take(), b"r{}")
     assert (await stage.client.delete(f"/v1/jobs/{done}")).json()["status"] == "succeeded"
 

@@ -1,4 +1,4 @@
-"""The API's own description: whole, with examples that are valid."""
+"""The OpenAPI document is complete, and its examples are valid."""
 
 from __future__ import annotations
 

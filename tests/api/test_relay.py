@@ -1,4 +1,4 @@
-"""Answers on their way to the client: order, gaps, errors before and after the first chunk, clients that go away."""
+"""Relaying answers: order, gaps, errors before and after the first chunk, clients that disconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console script: every command explains itself, and those that talk to the API do so as they say."""
+"""The console script: every command has help, and the commands that call the API do what they say."""
 
 from __future__ import annotations
 
@@ -108,4 +108,4 @@ def test_an_api_that_is_not_there_is_said_in_one_line() -> None:
 
 def test_a_configuration_that_is_wrong_is_said_before_anything_starts() -> None:
     result = CliRunner().invoke(main, ["worker", "cpu"], env={"TOKENYARD_LOG_LEVEL": "loud"})
-    assert result.exit_code == 1 and "configuration" in result.output
+    assert result.exit_code == 1 and "settings are not valid" in result.output

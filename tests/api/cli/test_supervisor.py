@@ -1,4 +1,4 @@
-"""The supervisor: order, restarts, one log, and an end that leaves nothing behind and touches nothing else."""
+"""The supervisor: start order, restarts, one log, and a stop that leaves no process behind and touches no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from api.cli.supervisor import Service, ServiceFailed, Supervisor
 
 
 def sleeper(name: str, folder: Path, code: str = "") -> Service:
-    """A process that notes its start and its end, and sleeps in between."""
+    """A process that records its start and its end, and sleeps in between."""
     script = (
         "import pathlib, signal, sys, time\n"
         f"note = lambda what: open({str(folder / 'notes')!r}, 'a').write(f'{{what}} {name}\\n')\n"
@@ -148,7 +148,7 @@ def test_every_line_of_the_log_has_a_time_and_a_name(tmp_path: Path) -> None:
     assert log.getvalue() == "00:00:00 one     | hello from one\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is told on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the parent's death")
 def test_services_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import io, sys, time\nfrom pathlib import Path\n"
