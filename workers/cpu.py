@@ -1,7 +1,7 @@
-"""`celery -A workers.cpu worker`: requests to token ids, and token ids to answers.
+"""`celery -A workers.cpu worker`: renders requests to token ids, and derenders token ids to answers.
 
-One process is one core's worth: a few threads for what computes (`render`, one-shot `derender`), and any number of
-followed streams on the event loop beside them. More cores take more processes.
+One process uses about one core: a few threads for `render` and one-shot `derender`, and any number of followed streams
+on the event loop. To use more cores, run more processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ serve(
         Task(RENDER_TASK, compute=partial(render, runtime, catalog)),
         Task(DERENDER_TASK, compute=partial(derender, runtime, catalog)),
         Task(DERENDER_ALONE_TASK, compute=partial(derender_alone, runtime, catalog)),
-        Task(FOLLOW_TASK, pursue=followers.follow),
+        Task(FOLLOW_TASK, coroutine=followers.follow),
     ),
     opening=catalog.preload,
 )

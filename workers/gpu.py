@@ -1,6 +1,6 @@
-"""`celery -A workers.gpu worker`: takes token ids to an engine and its tokens to the job's channel.
+"""`celery -A workers.gpu worker`: sends prompts to engines and writes their tokens to the jobs' channels.
 
-One process holds hundreds of requests: one thread takes them, and all of them run on one event loop.
+One process runs hundreds of requests: one thread takes them, and one event loop runs them all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from workers.runtime.stages import Task
 
 
 def _served(settings: Settings) -> tuple[ModelSettings, ...]:
-    """The models of this worker: those of `TOKENYARD_GPU_MODELS` (names with commas between), or all."""
+    """Return this worker's models: those in `TOKENYARD_GPU_MODELS` (names separated by commas), or all."""
     wanted = [name for name in os.environ.get("TOKENYARD_GPU_MODELS", "").split(",") if name]
     models = tuple(model for model in settings.models if not wanted or model.name in wanted)
     if unknown := set(wanted) - {model.name for model in models}:
-        raise SystemExit(f"TOKENYARD_GPU_MODELS names unknown models: {', '.join(sorted(unknown))}")
+        raise SystemExit(
+            f"TOKENYARD_GPU_MODELS names unknown models: {', '.join(sorted(unknown))}. "
+            f"The settings have: {', '.join(model.name for model in settings.models) or 'no models'}"
+        )
     return models
 
 
@@ -45,7 +48,7 @@ runtime = Runtime(
 generator = Generator(runtime, models)
 serve(
     runtime,
-    (Task(GENERATE_TASK, pursue=generator.generate),),
+    (Task(GENERATE_TASK, coroutine=generator.generate),),
     opening=lambda: runtime.loop.wait(generator.open()),
     closing=lambda: runtime.loop.wait(generator.close()),
 )

@@ -1,6 +1,6 @@
-"""The generate stage of a job: prompt token ids to an engine, and its tokens to the job's channel.
+"""The generate stage: sends a job's prompt to an engine and writes the engine's tokens to the token channel.
 
-A request that another worker began goes on from the tokens that are in the channel already.
+A later attempt resumes from the tokens that are already in the channel.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ OF_WHOLE = frozenset(
         "weight_versions",
     }
 )
-"""What an engine says of its whole prompt and output, which are others when a choice is continued."""
+"""Fields that describe the engine's whole prompt and output; they are wrong for a resumed choice, whose prompt includes
+earlier output."""
 
 
 class Generator:
-    """The generate stage over the engines of the models that this worker serves."""
+    """Runs the generate stage on the engines of this worker's models."""
 
     def __init__(self, runtime: Runtime, models: Sequence[ModelSettings]) -> None:
         self._runtime = runtime
@@ -49,7 +50,7 @@ class Generator:
 
     @property
     def health(self) -> dict[str, str]:
-        """What each model's engine said last: `ok`, or what is wrong."""
+        """The last health check of each model's engine: `ok`, or what is wrong."""
         return dict(self._health)
 
     async def open(self) -> None:
@@ -71,16 +72,16 @@ class Generator:
             await asyncio.sleep(HEALTH_INTERVAL_S)
 
     async def generate(self, claim: Claim) -> None:
-        """Ask the engine for the rest of what this job generates, and write it to the job's channel."""
+        """Generate the rest of this job's tokens, and write them to its token channel."""
         job, engine = claim.job, self._engines[claim.job.model]
         token_ids = unpack_token_ids(claim.payloads["prompt"])
-        asked = json.loads(claim.payloads["generate"])
+        body = json.loads(claim.payloads["generate"])
         request = GenerateRequest.model_validate(
-            {**asked, "token_ids": token_ids, "request_id": f"{job.id}-{claim.attempt}"}
+            {**body, "token_ids": token_ids, "request_id": f"{job.id}-{claim.attempt}"}
         )
         answer = None
         if job.stages[-1] == GENERATE:
-            context = describe_tokens(job, asked, token_ids)
+            context = describe_tokens(job, body, token_ids)
             answer = TokenAnswer(context, keep=job.detached or not job.stream)
         engine_name = self._models[job.model].engine.model
         request = request.model_copy(update={"model": engine_name or job.model, "stream": job.followed})
@@ -91,7 +92,7 @@ class Generator:
                 chunk = chunk_from_json(json.loads(entry.data))
                 earlier.setdefault(chunk.index, []).extend(chunk.token_ids)
                 if answer is not None:
-                    answer.add(chunk)  # the client has heard of it
+                    answer.add(chunk)  # an earlier attempt has sent its events to the client
                 if chunk.finish_reason is not None:
                     finished.add(chunk.index)
             log.info("generation_continued", tokens=sum(map(len, earlier.values())), attempt=claim.attempt)
@@ -121,8 +122,8 @@ class Generator:
         stream: bool,
     ) -> None:
         rest = continue_request(request, earlier, index=index)
-        most = rest.sampling_params.get("max_tokens")
-        if most is not None and most <= 0:
+        max_tokens = rest.sampling_params.get("max_tokens")
+        if max_tokens is not None and max_tokens <= 0:
             writer.add(TokenChunk(index=index, finish_reason="length", prompt_tokens=len(request.token_ids)))
             return
         async with aclosing(engine.generate(rest, stream=stream)) as chunks:
@@ -138,7 +139,7 @@ async def _pump(
 ) -> None:
     async for chunk in chunks:
         if index is not None:
-            # A continued choice is the only one of its request, and its prompt holds what came before.
+            # A resumed choice is the only one of its request, and its prompt includes the earlier tokens.
             extra = {name: value for name, value in (chunk.extra or {}).items() if name not in OF_WHOLE}
             chunk = TokenChunk(
                 index=index,

@@ -1,6 +1,6 @@
-"""Writes an engine's chunks to the job's token channel, and with them what ends the stage.
+"""Writes an engine's chunks to the job's token channel, and commits the end of the stage.
 
-A job that wants nothing but tokens ends here: the commits that write its chunks write its client's events too.
+A job without a derender stage ends here: each commit writes the client's events together with the chunks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.runtime.process import Runtime
 
 
 class TokenWriter:
-    """Appends one job's chunks to its channel: the first at once, the next ones together with what came meanwhile."""
+    """Appends one job's chunks to its token channel: the first at once, later ones batched by `interval_s`."""
 
     def __init__(self, runtime: Runtime, claim: Claim, interval_s: float, answer: TokenAnswer | None) -> None:
         self._runtime, self._claim, self._interval_s, self._answer = runtime, claim, interval_s, answer
@@ -35,7 +35,11 @@ class TokenWriter:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write until `end`; raises ClaimLost when nobody needs the tokens any more."""
+        """Write chunks until `end` is called.
+
+        Raises:
+            ClaimLost: the job has ended, or another worker has the stage.
+        """
         while not self._ended:
             await self._wake.wait()
             self._wake.clear()
@@ -48,7 +52,7 @@ class TokenWriter:
         self._wake.set()
 
     async def close(self, prompt_tokens: int, earlier_tokens: int) -> None:
-        """Write what is left, and with it the end of the stage, or of the job."""
+        """Commit the remaining chunks, together with the end of the stage or of the job."""
         job = self._claim.job
         last: list[bytes] = []
         if self._answer is not None:
@@ -68,8 +72,8 @@ class TokenWriter:
 
     async def _write(self, commit: Commit) -> None:
         chunks, self._pending = self._pending, []
-        told, self._events = self._events, []
-        events = [event_line("c", compact_json(event)) for event in told] if self._claim.job.stream else []
+        pending, self._events = self._events, []
+        events = [event_line("c", compact_json(event)) for event in pending] if self._claim.job.stream else []
         written, self._written = self._written, self._written + len(chunks)
         await self._runtime.store.commit(
             self._claim.job.id,

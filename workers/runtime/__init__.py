@@ -1,1 +1,1 @@
-"""What every worker process runs beneath its tasks: its event loop, its claims, its messages, its signs of life."""
+"""Shared by all worker processes: the event loop, claims, message delivery, heartbeats, and reports to Flower."""

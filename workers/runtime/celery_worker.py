@@ -1,7 +1,7 @@
-"""Ties a runtime to the Celery worker that it lives in: `celery -A workers.cpu worker`.
+"""Runs a runtime inside a Celery worker process: `celery -A workers.cpu worker`.
 
-Celery's process starts and stops the runtime by its signals, shows its tasks, and answers Flower. It consumes nothing:
-messages are taken by `workers.runtime.delivery`.
+Celery's signals start and stop the runtime, and Celery shows its tasks and answers Flower. Celery consumes no messages:
+`workers.runtime.delivery` takes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 
 class ConsumesNothing(bootsteps.StartStopStep):
-    """Leaves the worker's queues to its own threads: they are shown as its queues, and not read by Celery."""
+    """Stops Celery from reading the worker's queues: Flower shows them, but only the worker's own threads read them."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -35,9 +35,9 @@ def serve(
     opening: Callable[[], None],
     closing: Callable[[], None] = lambda: None,
 ) -> None:
-    """Let `tasks` be run by the Celery worker of this process.
+    """Make the Celery worker of this process run `tasks`.
 
-    It is ready once `opening` has returned; `closing` is called when all work is done.
+    The worker is ready once `opening` has returned; `closing` is called after all work has ended.
     """
     settings, app = runtime.settings, runtime.app
     app.steps["consumer"].add(ConsumesNothing)
@@ -80,4 +80,7 @@ def serve(
 
 
 def _not_by_celery(job_id: str) -> None:
-    raise RuntimeError(f"{job_id} reached Celery's consumer; messages are taken by workers.runtime.delivery")
+    raise RuntimeError(
+        f"Celery's consumer got the message of {job_id}, but only workers.runtime.delivery may take messages: "
+        "call workers.runtime.celery_worker.serve before the worker starts"
+    )

@@ -1,7 +1,7 @@
-"""The stages that a worker process holds: each by a claim whose lease the process renews.
+"""The claims that a worker process holds; the process renews their leases.
 
-A claim is lost when its lease runs out, when the job ends, or when the stage takes longer than its time limit; the
-coroutine that works on it is then cancelled. A stopping process gives its claims back.
+A claim is lost when its lease runs out, when the job ends, or when the stage exceeds its time limit. The coroutine that
+runs the stage is then cancelled. A draining process gives its claims back.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LAST_WAIT_S = 5.0
 @dataclass(slots=True)
 class _Held:
     give_up_at: float
-    """On the monotonic clock; from then on the lease is not renewed."""
+    """When the time limit is reached, on the monotonic clock; the lease is not renewed after that."""
     resumable: bool
     model: str = ""
     task: asyncio.Task[object] | None = None
 
 
 class Claims:
-    """What one process holds, by job and stage; safe to share between threads.
+    """The claims of one process, by job and stage; safe to share between threads.
 
-    `released` is called, in whichever thread it happens, after a stage was let go.
+    `released` is called after each release, in the releasing thread.
     """
 
     def __init__(self, ledger: BlockingLedger, owner: str, released: Callable[[], None] = lambda: None) -> None:
@@ -47,11 +47,11 @@ class Claims:
         return len(self._held)
 
     def by_model(self) -> Counter[str]:
-        """How many stages are held of each model's jobs."""
+        """Return how many claims are held for each model."""
         return Counter(held.model for held in list(self._held.values()) if held.model)
 
     def claim(self, spec: TaskSpec, job_id: str) -> Claim | Refused:
-        """Claim a stage. `held` if this process works on it already, or another one does.
+        """Claim a stage; refused as `held` if this or another process has it already.
 
         Raises:
             BrokerUnavailable: the ledger does not answer.
@@ -73,33 +73,33 @@ class Claims:
         return claim
 
     def release(self, claim: Claim) -> None:
-        """Let a stage go whose work has ended, in whatever way."""
+        """Let a claim go after the work has ended, successfully or not."""
         self._held.pop((claim.job.id, claim.stage), None)
         self._released()
 
     def attach(self, claim: Claim) -> None:
-        """The running coroutine is what works on this claim: it is cancelled if the claim is lost."""
+        """Tie the current coroutine to this claim: it is cancelled if the claim is lost."""
         self._held[claim.job.id, claim.stage].task = asyncio.current_task()
 
     def detach(self, claim: Claim) -> None:
-        """The work on this claim is over: what is left to write is not cancelled any more."""
+        """Untie the coroutine from this claim: its last writes must not be cancelled."""
         held = self._held.get((claim.job.id, claim.stage))
         if held is not None:
             held.task = None
 
     async def renew(self, store: JobStore) -> None:
-        """Renew all leases; cancel the work on what is lost."""
+        """Renew all leases, and cancel the work on lost claims."""
         now = time.monotonic()
         alive = [key for key, held in list(self._held.items()) if held.give_up_at > now]
         for key in await store.renew(self._owner, alive):
             self._cancel(lambda other, _, key=key: other == key)  # type: ignore[misc]
 
     def lose(self, job_id: str) -> None:
-        """The job is over: cancel the work on it."""
+        """Cancel the work on a job that has ended."""
         self._cancel(lambda key, _: key[0] == job_id)
 
     async def drain(self, grace_s: float) -> None:
-        """Give everything back: what another worker can resume at once, the rest after `grace_s`."""
+        """Give back all claims: resumable stages at once, the rest after `grace_s`."""
         self._cancel(lambda _, held: held.resumable)
         await self._until_none(grace_s)
         self._cancel(lambda *_: True)

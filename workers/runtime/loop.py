@@ -1,4 +1,4 @@
-"""The event loop of a worker process, in a thread of its own: whatever waits, waits here."""
+"""The event loop of a worker process, in its own thread: all I/O that waits runs here."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Loop:
         self._loop.run_forever()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine from another thread."""
+        """Start a coroutine from another thread, and return its future."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from another thread, and wait for it."""
+        """Run a coroutine from another thread, and wait for its result."""
         return self.submit(work).result()
 
     def call(self, function: Callable[[], object]) -> None:
@@ -49,29 +49,29 @@ class Loop:
         self._loop.call_soon_threadsafe(function)
 
     def in_thread(self, function: Callable[[], object]) -> None:
-        """Call a function that blocks in a thread of the loop's executor, from any thread."""
+        """Call a blocking function on the loop's thread pool, from any thread."""
         self.call(lambda: self._loop.run_in_executor(None, function))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background; call this on the loop."""
+        """Run a coroutine in the background; call this only on the loop."""
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
 
     def cancel_background(self) -> None:
-        """Cancel what was spawned; call this on the loop."""
+        """Cancel everything that `spawn` started; call this only on the loop."""
         for task in list(self._background):
             task.cancel()
 
 
 async def repeat(step: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
-    """Repeat a step; neither a store that does not answer nor a fault in one step ends it."""
+    """Run a step every `interval_s` seconds, and keep going if the ledger is unreachable or a step raises."""
     while True:
         try:
             await step()
         except BrokerUnavailable:
-            log.warning("step_skipped", step=step.__name__, reason="the store does not answer")
+            log.warning("step_skipped", step=step.__name__, reason="the ledger does not answer")
         except Exception as error:
             log.error("step_raised", step=step.__name__, exc_info=error)
             await asyncio.sleep(PAUSE_AFTER_FAULT_S)

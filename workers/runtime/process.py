@@ -1,4 +1,4 @@
-"""A worker process: its loop, its connections, its claims and its messages, from start to stop.
+"""A worker process from start to stop: its event loop, connections, claims and message delivery.
 
 runtime = Runtime(settings, app, "cpu", queues=("derender", "render"), models=("qwen3-8b",), threads=2)
 serve(runtime, tasks, opening=catalog.preload)     # workers.runtime.celery_worker
@@ -43,7 +43,7 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class Runtime:
-    """One worker process: `start` it, let it `serve` tasks, `drain` and `stop` it."""
+    """One worker process. Its life: `start`, `take`, `drain`, `finish`, `stop`."""
 
     store: JobStore
     pipeline: Pipeline
@@ -76,7 +76,7 @@ class Runtime:
     # ---- life ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, and begin to renew leases, listen and reap."""
+        """Connect, and start renewing leases, listening to the inbox and reaping."""
         self.loop.start()
         self.loop.wait(self._open())
 
@@ -91,19 +91,19 @@ class Runtime:
         self.loop.spawn(reap_forever(self.pipeline, queue.reap_interval_s))
 
     def take(self, tasks: Sequence[Task]) -> None:
-        """Announce this worker, and take messages from now on."""
+        """Start sending heartbeats and taking messages."""
         self._tasks = {task.spec.name: task for task in tasks}
         self.loop.call(lambda: self.loop.spawn(repeat(self._announce, ANNOUNCE_INTERVAL_S)))
         self._delivery.start()
 
     def drain(self, grace_s: float) -> None:
-        """Take nothing more; give back what can be resumed elsewhere at once, and the rest after `grace_s`."""
+        """Take nothing more; give back resumable stages at once, and the rest after `grace_s`. Does not wait."""
         self._stages.stopping = True
         self._delivery.stop()
         self._drained = self.loop.submit(self.claims.drain(grace_s))
 
     def finish(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until the drain is complete and no thread runs a message."""
         if self._drained is None:
             self.drain(0.0)
         self._delivery.join()
@@ -111,7 +111,7 @@ class Runtime:
         self._drained.result()
 
     def stop(self) -> None:
-        """Withdraw from the list of live workers, and end the loop."""
+        """Withdraw from the live processes, close the connections, and stop the loop."""
         try:
             self.loop.wait(self._close())
         except (BrokerUnavailable, TimeoutError):
@@ -129,7 +129,7 @@ class Runtime:
     # ---- tasks ---------------------------------------------------------------------------------
 
     def _run(self, headers: Headers) -> None:
-        """Claim what a message names and run it; what only waits goes on after this returns."""
+        """Claim the stage that a message names, and run it; a coroutine body keeps running after this returns."""
         task = self._tasks.get(headers["task"])
         if task is None:
             log.error("message_dropped", task=headers["task"], reason="this worker has no such task")
@@ -156,14 +156,14 @@ class Runtime:
             self.claims.release(claim)
             report.end(ended)
         else:
-            self.loop.submit(self._pursue(task, claim, report))
+            self.loop.submit(self._run_coroutine(task, claim, report))
 
-    async def _pursue(self, task: Task, claim: Claim, report: Report) -> None:
-        assert task.pursue is not None
+    async def _run_coroutine(self, task: Task, claim: Claim, report: Report) -> None:
+        assert task.coroutine is not None
         outcome = Outcome.RETRIED
         try:
             with structlog.contextvars.bound_contextvars(job_id=claim.job.id, stage=claim.stage):
-                outcome = await self._stages.pursue(claim, task.pursue)
+                outcome = await self._stages.run_coroutine(claim, task.coroutine)
         finally:
             self.claims.release(claim)
             report.end(outcome)
@@ -173,7 +173,7 @@ class Runtime:
             self.loop.in_thread(self._delivery.wake)
 
     def _refuse(self, headers: Headers, error: TokenyardError) -> None:
-        """A job that must end before its stage begins."""
+        """Fail a job whose stage may not start."""
         self.loop.wait(self.pipeline.fail(headers["job"], error))
         Report(headers, self.id).end(Outcome.FAILED, error.code)
 
@@ -187,7 +187,7 @@ class Runtime:
         try:
             raw_messages = await self._bus.receive(LISTEN_S)
         except OSError:
-            await asyncio.sleep(RECONNECT_PAUSE_S)  # what is missed is read from the channels
+            await asyncio.sleep(RECONNECT_PAUSE_S)  # readers fetch lost messages from the channels
             return
         for raw in raw_messages:
             message = parse_message(raw)

@@ -1,8 +1,8 @@
-"""What Flower and `celery inspect` see of the tasks that a worker runs.
+"""Reports a worker's tasks to Flower and `celery inspect`.
 
-A task is reported as Celery's own consumer would: `task-received` and `task-started` with the message's headers, then
-one of `task-succeeded`, `task-failed`, `task-retried` and `task-revoked`. While it runs it is among the worker's active
-requests, which is where heartbeats and `inspect active` count it. Nothing that a user wrote is in a report.
+The reports are those of Celery's own consumer: `task-received` and `task-started` with the message's headers, then one
+of `task-succeeded`, `task-failed`, `task-retried` and `task-revoked`. A running task is in Celery's list of active
+requests, where heartbeats and `inspect active` find it. A report contains nothing that a user wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from celery.worker import state
 
 EVENT_INTERVAL_S: Final = 0.3
 MOST_BUFFERED_EVENTS: Final = 1_000_000
-"""Never so many within an interval: only the consumer's own thread may send."""
+"""More than an interval can produce. A full buffer would be sent by the thread that fills it, but only the consumer's
+thread may send."""
 
 
 class Outcome(StrEnum):
@@ -26,7 +27,7 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     RETRIED = "retried"
-    """The stage was given back, and will be sent again."""
+    """The stage was given back, and will be redispatched."""
     REVOKED = "revoked"
     """The job ended, or another worker has the stage."""
 
@@ -34,12 +35,12 @@ class Outcome(StrEnum):
 class EventBatcher(bootsteps.StartStopStep):
     """Sends this worker's task events a few times a second, many in one message.
 
-    Celery sends them once in each turn of its loop, which takes a quarter of a busy worker's processor time.
+    Celery sends them in each turn of its loop, which takes a quarter of a busy worker's CPU time.
     """
 
     requires = ("celery.worker.consumer.events:Events",)
     dispatcher: Any = None
-    """Of this process's consumer."""
+    """The event dispatcher of this process's consumer."""
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         self._timer: Any = None
@@ -55,7 +56,7 @@ class EventBatcher(bootsteps.StartStopStep):
         try:
             consumer.event_dispatcher.flush()
         except consumer.connection_errors:
-            return  # they stay buffered; the consumer notices by itself and reconnects
+            return  # the events stay buffered; the consumer notices the lost connection and reconnects
 
     def stop(self, consumer: Any) -> None:
         if self._timer is not None:
@@ -64,7 +65,7 @@ class EventBatcher(bootsteps.StartStopStep):
 
 
 class Report:
-    """One run of a task, from its start to its `end`. Celery's state takes it for the request that is being run."""
+    """One run of a task, from its start to `end`. Celery's worker state treats it as an active request."""
 
     def __init__(self, headers: Mapping[str, Any], hostname: str = "") -> None:
         self.id: str = headers["id"]
@@ -87,7 +88,7 @@ class Report:
         state.task_accepted(self)
 
     def info(self, safe: bool = False) -> dict[str, Any]:
-        """What `inspect active` shows."""
+        """Return what `inspect active` shows of this run."""
         return {
             "id": self.id,
             "name": self.name,
@@ -102,7 +103,7 @@ class Report:
         }
 
     def end(self, outcome: Outcome, reason: str = "") -> None:
-        """The run is over; `reason` is an error's code."""
+        """Report the end of the run; `reason` is an error's code."""
         state.task_ready(self, successful=outcome is Outcome.SUCCEEDED)
         runtime_s = time.perf_counter() - self._began
         if outcome is Outcome.SUCCEEDED:
@@ -120,5 +121,5 @@ def _send(kind: str, **fields: Any) -> None:
 
 
 def install(app: Celery) -> None:
-    """Let workers of this application report in batches."""
+    """Make workers of this application send their task events in batches."""
     app.steps["consumer"].add(EventBatcher)

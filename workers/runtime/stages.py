@@ -1,9 +1,9 @@
-"""Runs a claimed stage, and decides what becomes of the job when its body raises.
+"""Runs a claimed stage, and decides what happens to the job if its body raises.
 
-A body is one of two kinds:
+A task's body is one of two kinds:
 
-* `compute(claim) -> Commit`: work for a processor. It runs in the thread that took the message.
-* `pursue(claim) -> None`: work that waits (for an engine, for a channel). It is a coroutine on the process's loop.
+* `compute(claim) -> Commit`: CPU-bound work. It runs in the thread that took the message.
+* `coroutine(claim) -> None`: work that waits for an engine or a channel. It runs on the process's event loop.
 
 Bodies know nothing of queues, leases or attempts.
 """
@@ -31,7 +31,7 @@ from workers.runtime.reports import Outcome
 log = get_logger(__name__)
 
 Compute = Callable[[Claim], Commit]
-Pursue = Callable[[Claim], Coroutine[Any, Any, None]]
+CoroutineBody = Callable[[Claim], Coroutine[Any, Any, None]]
 
 ENGINE_PAUSE_S: Final = 2.0
 FIRST_RETRY_S: Final = 0.25
@@ -39,19 +39,19 @@ FIRST_RETRY_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task's spec and its body: one of `compute` and `pursue`."""
+    """A task's spec and its body: either `compute` or `coroutine`."""
 
     spec: TaskSpec
     compute: Compute | None = None
-    pursue: Pursue | None = None
+    coroutine: CoroutineBody | None = None
 
 
 class Released(Exception):
-    """The process stops and gives the stage back: it is sent again at once, and the attempt does not count."""
+    """The process drains and gives the stage back: it is redispatched at once, and the attempt does not count."""
 
 
 class _Services(NamedTuple):
-    """What a running stage needs of its process."""
+    """The process's services that a running stage needs."""
 
     settings: Settings
     owner: str
@@ -62,7 +62,7 @@ class _Services(NamedTuple):
 
 
 class StageRunner:
-    """Runs stages that this process has claimed; every run ends in an `Outcome`, never in an exception."""
+    """Runs the stages that this process has claimed. Errors of a body become an `Outcome`."""
 
     def __init__(
         self,
@@ -73,20 +73,20 @@ class StageRunner:
         pipeline: Pipeline,
         claims: Claims,
     ) -> None:
-        self._of = _Services(settings, owner, store, ledger, pipeline, claims)
+        self._services = _Services(settings, owner, store, ledger, pipeline, claims)
         self.stopping = False
 
     def compute(self, claim: Claim, body: Compute) -> Outcome | Exception:
-        """Compute and commit, in this thread; what was raised, if it must be settled on the loop."""
+        """Compute and commit in this thread; return the outcome, or the error for the caller to `settle`."""
         try:
-            self._of.ledger.commit(claim.job.id, claim.stage, self._of.owner, body(claim))
+            self._services.ledger.commit(claim.job.id, claim.stage, self._services.owner, body(claim))
         except Exception as error:  # noqa: BLE001 - `settle` decides what every error means
             return error
         return Outcome.SUCCEEDED
 
-    async def pursue(self, claim: Claim, body: Pursue) -> Outcome:
-        """Run a coroutine until it has committed the end of its stage."""
-        self._of.claims.attach(claim)
+    async def run_coroutine(self, claim: Claim, body: CoroutineBody) -> Outcome:
+        """Run a coroutine body, which commits the end of its stage itself."""
+        self._services.claims.attach(claim)
         try:
             if self.stopping:
                 raise Released
@@ -95,15 +95,15 @@ class StageRunner:
         except TimeoutError:
             return await self.settle(claim, DeadlineExceeded())
         except asyncio.CancelledError:
-            # Either this process stops, or the claim is lost and nothing is left to say.
+            # Either this process drains, or the claim is lost and there is nothing left to write.
             return await self.settle(claim, Released()) if self.stopping else Outcome.REVOKED
         except Exception as error:  # noqa: BLE001 - `settle` decides what every error means
             return await self.settle(claim, error)
         return Outcome.SUCCEEDED
 
     async def settle(self, claim: Claim, error: Exception) -> Outcome:
-        """End the job, send the stage again, or leave it to the reaper, as the error demands."""
-        self._of.claims.detach(claim)  # ending the job would cancel this very coroutine
+        """Fail the job, give the stage back, or leave it to the reaper, depending on the error."""
+        self._services.claims.detach(claim)  # ending the job would cancel this very coroutine
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         with structlog.contextvars.bound_contextvars(job_id=claim.job.id, stage=claim.stage):
@@ -123,7 +123,7 @@ class StageRunner:
         if isinstance(error, Released):
             return await self._again(claim, 0.0, counted=False)
         if isinstance(error, EngineUnavailable) and job.detached:
-            # Nobody waits on a connection: an accepted job waits for its engine until its deadline.
+            # No client waits on a connection, so the job waits for its engine until its deadline.
             return await self._again(claim, error.retry_after_s or ENGINE_PAUSE_S, counted=False)
         if not isinstance(error, TokenyardError):
             log.error("stage_raised", exc_info=error)
@@ -132,16 +132,18 @@ class StageRunner:
             log.warning("stage_retried", code=error.code, attempt=attempt)
             return await self._again(claim, FIRST_RETRY_S * 2 ** (attempt - 1), counted=True)
         log.warning("job_failed", code=error.code, attempt=attempt)
-        await self._of.pipeline.fail(job.id, error)
+        await self._services.pipeline.fail(job.id, error)
         return Outcome.FAILED
 
     async def _may_retry(self, claim: Claim, error: TokenyardError) -> bool:
-        if not error.retryable or claim.attempt >= self._of.settings.limits.max_attempts:
+        if not error.retryable or claim.attempt >= self._services.settings.limits.max_attempts:
             return False
-        # A client that waits is told at once that there is no engine, unless it has been sent something.
-        return not isinstance(error, EngineUnavailable) or bool(await self._of.store.read_tokens(claim.job.id, 0))
+        # A waiting client learns at once that no engine is available, unless part of its answer is already out.
+        return not isinstance(error, EngineUnavailable) or bool(await self._services.store.read_tokens(claim.job.id, 0))
 
     async def _again(self, claim: Claim, delay_s: float, *, counted: bool) -> Outcome:
-        message = self._of.pipeline.message_for(claim.job, claim.stage)
-        await self._of.store.retry(claim.job.id, claim.stage, self._of.owner, message, delay_s, counted=counted)
+        message = self._services.pipeline.message_for(claim.job, claim.stage)
+        await self._services.store.retry(
+            claim.job.id, claim.stage, self._services.owner, message, delay_s, counted=counted
+        )
         return Outcome.RETRIED

@@ -1,4 +1,4 @@
-"""How a worker takes messages: in the order of its queues, never more than it has slots for, and none lost on the way."""
+"""How a worker takes messages: in the order of its queues, never more than it has slots, and without losing any."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def settings(redis_server: RedisServer) -> AsyncIterator[Settings]:
 
 
 class Worker:
-    """Threads that note what they run, and hold it until it is let go."""
+    """Threads that record what they run, and hold it until the test releases it."""
 
     def __init__(self, settings: Settings, *, threads: int = 1, held: bool = False, **options: Any) -> None:
         self.ran: Queue[str] = Queue()

@@ -1,4 +1,4 @@
-"""What Flower is told of a task: the events of Celery's own consumer, the outcome as it was, and nothing of a user's."""
+"""Reports to Flower: the events of Celery's own consumer, the real outcome, and nothing that a user wrote."""
 
 from __future__ import annotations
 
