@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# Three images of one project, each with what its processes need and nothing else: api, cpu, gpu.
+# Three images: api, cpu and gpu. Each contains only what its processes need.
 
 FROM python:3.12-slim AS base
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -14,7 +14,7 @@ COPY tasks /source/tasks
 COPY workers /source/workers
 RUN pip wheel --no-deps --wheel-dir /wheels /source
 
-# The API and the console script; Flower runs from it as well.
+# The API and the console script; Flower runs from this image too.
 FROM base AS api
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements.lock,target=/requirements.lock \
@@ -34,7 +34,7 @@ USER tokenyard
 VOLUME /models
 CMD ["worker", "cpu"]
 
-# Calls engines over HTTP; needs no GPU itself.
+# Calls engines over HTTP; it needs no GPU itself.
 FROM base AS gpu
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements.lock,target=/requirements.lock \

@@ -1,4 +1,4 @@
-"""The habits of the source tree that no other tool holds."""
+"""Conventions of the source tree that no other tool checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 def bound_specs(path: Path) -> list[str]:
-    """The specs that an entry point has bodies for: `Task(SPEC, compute=body)`."""
+    """Return the names of the specs for which an entry point has bodies: `Task(SPEC, compute=body)`."""
     return [
         ast.unparse(node.args[0])
         for node in ast.walk(ast.parse(path.read_text()))
@@ -51,7 +51,7 @@ def test_package_files_carry_a_docstring_only(path: Path) -> None:
     body = ast.parse(path.read_text()).body
     assert ast.get_docstring(ast.Module(body, []))
     if path.parent == ROOT / "workers/parsing":
-        # The parser's verbs are the package's surface.
+        # This package exports the parser's functions.
         assert all(isinstance(node, ast.ImportFrom | ast.Assign) for node in body[1:])
     else:
         assert len(body) == 1

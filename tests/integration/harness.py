@@ -25,7 +25,7 @@ WORDS = (
 
 
 def write_tokenizer(folder: Path) -> Path:
-    """A small byte-level BPE tokenizer whose chat template is the messages' contents, one after the other."""
+    """A small byte-level BPE tokenizer whose chat template concatenates the messages' contents."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,7 +49,7 @@ def write_tokenizer(folder: Path) -> Path:
 
 
 def scripted_model(name: str, tokenizer_folder: Path, **options: Any) -> dict[str, Any]:
-    """The settings of a model that echoes its prompt, in chunks and with delays as the options say."""
+    """Settings of a model that echoes its prompt; the options set its chunks and delays."""
     return {
         "name": name,
         "tokenizer": str(tokenizer_folder),
@@ -59,7 +59,7 @@ def scripted_model(name: str, tokenizer_folder: Path, **options: Any) -> dict[st
 
 
 def echoed(tokenizer: Tokenizer, prompt: str, max_tokens: int, choice: int = 0) -> str:
-    """What the scripted engine answers to a prompt: its own tokens, round and round."""
+    """The scripted engine's answer to a prompt: the prompt's tokens, repeated."""
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids
     return str(tokenizer.decode([ids[(choice + i) % len(ids)] for i in range(max_tokens)]))
 
@@ -135,7 +135,7 @@ class Yard:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
 
     def await_ready(self, timeout_s: float = 90.0) -> None:
-        """Wait, without an event loop, until every stage and model is served."""
+        """Block, without an event loop, until every stage and model is served."""
         give_up_at = time.monotonic() + timeout_s
         while not answers(f"{self.url}/health/ready")():
             if time.monotonic() > give_up_at:
@@ -145,7 +145,7 @@ class Yard:
     # ---- as a client ---------------------------------------------------------------------------
 
     async def ready(self, http: aiohttp.ClientSession) -> dict[str, Any]:
-        """The health report, without workers that were killed and have not been missed yet."""
+        """The health report, without killed workers whose last heartbeat has not expired yet."""
         async with http.get(f"{self.url}/health/ready") as reply:
             report: dict[str, Any] = await reply.json()
         alive = {process.pid for process in self.processes.values()}
@@ -155,7 +155,7 @@ class Yard:
     async def until(
         self, http: aiohttp.ClientSession, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 90.0
     ) -> dict[str, Any]:
-        """Wait until the health report fulfils a condition."""
+        """Wait until the health report meets a condition."""
         give_up_at = time.monotonic() + timeout_s
         report: dict[str, Any] = {}
         while time.monotonic() < give_up_at:
@@ -177,7 +177,7 @@ class Yard:
         }
 
     async def stream(self, http: aiohttp.ClientSession, prompt: str, max_tokens: int, **more: Any) -> str:
-        """A streamed chat's text; fails on an error, a missing finish reason or a missing end."""
+        """Return a streamed chat's text; fail on an error, a missing finish reason or a missing end."""
         text, finished, ended = [], False, False
         body = self.body(prompt, max_tokens, stream=True, **more)
         async with http.post(f"{self.url}/v1/chat/completions", json=body) as reply:

@@ -1,4 +1,4 @@
-"""Render, generate and derender as three requests of a client, whole and streamed, and old generations read again."""
+"""A client that renders, generates and derenders in three requests, whole and streamed; and derendering jobs again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.harness import Yard, scripted_model, write_tokenizer
 
 CHAT = "/v1/chat/completions"
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-# The scripted engine says what the prompt says.
+# The scripted engine repeats the prompt.
 PROMPT = '<think>Hm, naïve 東京 🙂.</think>I look.<tool_call>{"name": "look", "arguments": {"at": "é"}}</tool_call>'
 
 
@@ -71,7 +71,7 @@ def chat(count: int, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_client_of_the_three_routes(yard: Yard, http: aiohttp.ClientSession) -> None:
-    """The reference's example client: render, generate, derender, with what each gives handed to the next."""
+    """vLLM's example client: render, generate, derender, each answer passed on to the next request."""
     asked = chat(len(await prompt_of(http, yard)))
     rendered = await post(http, f"{yard.url}{CHAT}/render", asked)
     generated = await post(http, f"{yard.url}/inference/v1/generate", rendered)
@@ -100,7 +100,7 @@ async def test_a_client_of_the_three_routes(yard: Yard, http: aiohttp.ClientSess
 async def test_a_streaming_client_of_the_three_routes(
     yard: Yard, http: aiohttp.ClientSession, every_time: bool
 ) -> None:
-    """The reference's example client, and one that sends the request and its prompt with the first call alone."""
+    """vLLM's example client, and one that sends the request and its prompt only with the first call."""
     asked = chat(len(await prompt_of(http, yard)), stream=True, stream_options={"include_usage": True})
     rendered = await post(http, f"{yard.url}{CHAT}/render", asked)
     ids = rendered["token_ids"]
@@ -240,7 +240,7 @@ async def test_what_a_job_generated_is_read_again(yard: Yard, http: aiohttp.Clie
                 assert (reply.status, answer["error"]["param"]) == (status, param), answer
         async with http.post(f"{yard.url}/v1/jobs/job_0/derender") as reply:
             assert reply.status == 404
-        # Nothing generates now: the job waits.
+        # No GPU worker runs now, so the job waits.
         waiting = await yard.submit(http, "later", 5)
         async with http.post(f"{yard.url}/v1/jobs/{waiting}/derender") as reply:
             assert reply.status == 409

@@ -1,4 +1,4 @@
-"""The generate route through real queues: token ids in; tokens, text or a message out, and nothing lost on the way."""
+"""The generate route through real queues: token ids in; tokens, text or a message out, and nothing lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def body(ids: list[int], max_tokens: int = 20, *, model: str = "echo", params: A
 
 
 def round_and_round(ids: list[int], count: int, choice: int = 0) -> list[int]:
-    """What the scripted engine answers."""
+    """The scripted engine's answer."""
     return [ids[(choice + at) % len(ids)] for at in range(count)]
 
 
@@ -65,7 +65,7 @@ async def post(yard: Yard, http: aiohttp.ClientSession, sent: Any, path: str = G
 
 
 async def stream(yard: Yard, http: aiohttp.ClientSession, sent: Any) -> list[Any]:
-    """All events of a stream; fails unless it ends as it should."""
+    """Return all events of a stream; fail unless the stream is complete."""
     lines = []
     async with http.post(yard.url + GENERATE, json={**sent, "stream": True}) as reply:
         assert reply.status == 200, await reply.text()

@@ -1,4 +1,4 @@
-"""The routes of single stages on real queues: what they answer, and that it is what a whole request would use."""
+"""The routes of single stages on real queues: their answers are what a whole request would use."""
 
 from __future__ import annotations
 

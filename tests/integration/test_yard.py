@@ -1,4 +1,4 @@
-"""Real Redis, real Celery processes, a scripted engine: what a client sees while processes live and die."""
+"""Real Redis, real Celery processes, a scripted engine: what a client sees while processes die and restart."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_choices_and_stop_strings(yard: Yard, http: aiohttp.ClientSession,
 async def test_two_hundred_streams_at_once(yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer) -> None:
     prompts = [PROMPT.format(number) for number in range(200)]
     streams = [asyncio.create_task(yard.stream(http, prompt, 120, model="slow")) for prompt in prompts]
-    # One GPU worker process alone holds so many that two hundred would fit.
+    # A single GPU worker process has slots for two hundred.
     await yard.until(http, lambda report: sum(busy_of(report).values()) == 200 and sum(streams_of(report).values()) > 0)
     for prompt, text in zip(prompts, await asyncio.gather(*streams), strict=True):
         assert text == echoed(tokenizer, prompt, 120)
