@@ -22,7 +22,7 @@ from api.relay import Hub
 from api.routes import generate, health, jobs, openai, stages
 from api.routes.direct import EndpointRoute
 from tasks.broker.app import create_app as create_celery
-from tasks.errors import BrokerUnavailable
+from tasks.errors import BrokerUnavailable, TokenyardError
 from tasks.ledger.bus import Bus
 from tasks.ledger.redis_store import RedisBus, RedisStore
 from tasks.ledger.store import JobStore
@@ -30,14 +30,21 @@ from tasks.pipeline import Pipeline
 from tasks.reaper import reap_forever
 from tasks.settings import Settings, load_settings
 from tasks.specs import ENDPOINTS
-from tasks.telemetry import configure_logging
+from tasks.telemetry import configure_logging, get_logger
+
+log = get_logger(__name__)
 
 DESCRIPTION = """LLM inference as queued work. OpenAI's clients work with `/v1/chat/completions` and `/v1/models`;
 `/v1/jobs` runs the same bodies as durable jobs that clients can follow and cancel."""
 
 
-class RequestIds:
-    """Gives every response the `x-request-id` of its request, or a new one. Plain ASGI, so streams are not buffered."""
+class Requests:
+    """Names every request, and answers what nothing else has answered. Plain ASGI: streams pass untouched.
+
+    Each response has the `x-request-id` of its request, or a new one. An unexpected exception is logged once, with
+    that id, and becomes a 500 without its details; the connection stays usable. After a response has begun, the
+    connection is closed: the client must not take what it got for the whole.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -46,14 +53,27 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id") or secrets.token_hex(16)
+        request_id = Headers(scope=scope).get("x-request-id") or secrets.token_hex(16)
+        begun = False
 
         async def send_named(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("x-request-id", given)
+                begun = True
+                MutableHeaders(scope=message).setdefault("x-request-id", request_id)
             await send(message)
 
-        await self._app(scope, receive, send_named)
+        try:
+            await self._app(scope, receive, send_named)
+        except Exception as error:
+            log.error("request_raised", request_id=request_id, path=scope["path"], exc_info=error)
+            if begun:
+                raise ResponseCutOff from None
+            await errors.response_from(TokenyardError())(scope, receive, send_named)
+
+
+class ResponseCutOff(Exception):
+    """A response that had begun could not be completed; the server closes its connection. The cause has been logged."""
 
 
 Connect = Callable[[Settings, str], tuple[JobStore, Bus]]
@@ -97,7 +117,7 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
 
     app = FastAPI(title="Tokenyard", description=DESCRIPTION, version="0.1.0", lifespan=lifespan)
     errors.install(app)
-    app.add_middleware(RequestIds)
+    app.add_middleware(Requests)
 
     app.router.routes.append(EndpointRoute(ENDPOINTS))
     for routes in (openai.router, stages.router, generate.router, jobs.router, health.router):

@@ -53,11 +53,6 @@ def install(app: FastAPI) -> None:
             known = NotFound(f"There is no route {request.url.path}. See /docs for all routes.")
         return JSONResponse(envelope_from(known), status_code=error.status_code, headers=error.headers)
 
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        log.error("request_raised", exc_info=error)
-        return response_from(TokenyardError())
-
     app.add_exception_handler(TokenyardError, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
-from fastapi import Request
-
 from tasks.broker.routing import queue_for
-from tasks.errors import BrokerUnavailable, InvalidRequest, ModelNotFound, NoLiveWorker, PayloadTooLarge
+from tasks.errors import BrokerUnavailable, InvalidRequest, ModelNotFound, NoLiveWorker
 from tasks.ledger.store import JobStore, Worker
 from tasks.settings import ModelSettings, Settings
 from tasks.specs import Stage
@@ -78,37 +75,3 @@ class Admission:
                 f"No live worker serves the stages {', '.join(missing)} of model {model!r}. Try again later.",
                 retry_after_s=5,
             )
-
-
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read the request's body.
-
-    Raises:
-        PayloadTooLarge: as soon as the body, or its declared length, exceeds `max_bytes`.
-    """
-    too_large = PayloadTooLarge(f"The request body is larger than the limit of {max_bytes} bytes.")
-    if int(request.headers.get("content-length") or 0) > max_bytes:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            raise too_large
-        parts.append(part)
-    return b"".join(parts)
-
-
-def json_object_from(body: bytes) -> dict[str, Any]:
-    """Parse a body as a JSON object.
-
-    Raises:
-        InvalidRequest: the body is not valid JSON, or not an object.
-    """
-    try:
-        value = json.loads(body)
-    except ValueError as error:
-        raise InvalidRequest(f"The request body is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest("The request body must be a JSON object.")
-    return value

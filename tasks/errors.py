@@ -10,6 +10,7 @@
     │   └── JobNotFound             404
     ├── Conflict                    409
     ├── PayloadTooLarge             413
+    ├── UnsupportedEncoding         415  the body's Content-Encoding
     ├── QueueFull                   429  retryable
     ├── Unavailable                 503  retryable
     │   ├── BrokerUnavailable       503
@@ -107,6 +108,14 @@ class PayloadTooLarge(TokenyardError):
     status = 413
     type = "invalid_request_error"
     code = "payload_too_large"
+
+
+class UnsupportedEncoding(TokenyardError):
+    """The request body is compressed in a way that is not supported. Send gzip, deflate, or no Content-Encoding."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_encoding"
 
 
 class QueueFull(TokenyardError):

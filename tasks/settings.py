@@ -207,11 +207,15 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        named = os.environ.get("TOKENYARD_CONFIG")
-        path = Path(named or "tokenyard.toml")
-        if named and not path.is_file():
-            raise ValueError(f"TOKENYARD_CONFIG names {named}, but there is no such file")
+        path = settings_file()
+        if "TOKENYARD_CONFIG" in os.environ and not path.is_file():
+            raise ValueError(f"TOKENYARD_CONFIG names {path}, but there is no such file")
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
+
+
+def settings_file() -> Path:
+    """The file that settings are read from, whether it exists or not."""
+    return Path(os.environ.get("TOKENYARD_CONFIG") or "tokenyard.toml")
 
 
 @lru_cache(maxsize=1)

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from api.auth import require_key
+from api.bodies import read_json_object
 from api.deps import process_of
-from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.routes.openai import ERRORS, answer
 from tasks.protocol.base import WireModel, read_wire
@@ -48,8 +48,8 @@ async def generate(request: Request) -> Response:
 async def abort_requests(request: Request) -> Response:
     """Abort requests of the generate route, whichever process received them; unknown ids are ignored."""
     process = process_of(request)
-    raw = await read_body(request, process.settings.limits.max_body_bytes)
-    wanted = read_wire(AbortRequest, json_object_from(raw))
+    _, body = await read_json_object(request, process.settings.limits.max_body_bytes)
+    wanted = read_wire(AbortRequest, body)
     request_ids = {name for given in wanted.request_ids for name in (given, given.removeprefix(REQUEST_PREFIX))}
     for request_id in request_ids:
         for job_id in await process.store.requested(request_id):

@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 
 from api.auth import require_key
+from api.bodies import parse_object, read_body, read_json_object
 from api.deps import Process, process_of
 from api.errors import envelope_from
-from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.relay import relay_events
 from api.routes.openai import CHAT_EXAMPLE, ERRORS, check, run
@@ -92,8 +92,8 @@ async def find(process: Process, job_id: str) -> Job:
 async def submit(request: Request) -> Response:
     """Submit a request as a job. With an `Idempotency-Key` header, a repeated call returns the same job."""
     process = process_of(request)
-    raw = await read_body(request, process.settings.limits.max_body_bytes)
-    wanted = read_wire(JobRequest, json_object_from(raw))
+    _, body = await read_json_object(request, process.settings.limits.max_body_bytes)
+    wanted = read_wire(JobRequest, body)
     endpoint = ENDPOINTS.get(wanted.endpoint)
     if endpoint is None:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}", param="endpoint")
@@ -198,7 +198,7 @@ async def derender(job_id: str, request: Request) -> Response:
     process = process_of(request)
     source = await find(process, job_id)
     raw = await read_body(request, process.settings.limits.max_body_bytes)
-    wanted = read_wire(StoredDerenderRequest, json_object_from(raw) if raw else {})
+    wanted = read_wire(StoredDerenderRequest, parse_object(raw) if raw else {})
     if GENERATE not in source.stages or DERENDER not in source.stages:
         raise InvalidRequest(
             f"The job {job_id!r} has no tokens to derender: jobs of {source.endpoint} do not generate and derender",

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from api.auth import require_key
+from api.bodies import read_json_object
 from api.deps import Process, process_of
-from api.limits import json_object_from, read_body
 from api.openapi import body_schema
 from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
 from api.submissions import submission_for
@@ -19,7 +19,7 @@ from tasks.ids import new_id
 from tasks.ledger.store import Entry
 from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
-from tasks.protocol.base import ErrorEnvelope, WireModel, read_wire
+from tasks.protocol.base import ErrorEnvelope, JsonObject, WireModel, read_wire
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from tasks.protocol.openai_completions import CompletionRequest
 from tasks.protocol.openai_models import list_models
@@ -76,8 +76,9 @@ def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[M
         InvalidRequest: a field is wrong, or there are more choices than `limits.max_choices`.
         ModelNotFound: no served model has this name.
     """
-    model = process.admission.model(body.get("model"))
-    request: Any = read_wire(REQUESTS[endpoint.path], body)
+    wire = REQUESTS[endpoint.path]
+    model = process.admission.model(_model_name(wire, body))
+    request: Any = read_wire(wire, body)
     most = process.settings.limits.max_choices
     if (getattr(request, "n", None) or 1) > most:
         raise InvalidRequest(f"n must be at most {most}", param="n")
@@ -86,11 +87,21 @@ def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[M
     return model, request
 
 
+def _model_name(wire: type[WireModel], body: JsonObject) -> Any:
+    """The model's name in a body; a derender body may name it in the request, or the state, that it carries."""
+    name = body.get("model")
+    if name is not None or not issubclass(wire, DerenderRequest):
+        return name
+    state = body.get("stream_state")
+    context = state.get("context") if isinstance(state, dict) else None
+    carriers = (body.get(wire.request_field), context)
+    return next((carrier["model"] for carrier in carriers if isinstance(carrier, dict) and carrier.get("model")), None)
+
+
 async def answer(request: Request, endpoint: Endpoint) -> Response:
     """Run a request through the stages of its endpoint, and return the answer in its surface's form."""
     process = process_of(request)
-    raw = await read_body(request, process.settings.limits.max_body_bytes)
-    body = json_object_from(raw)
+    raw, body = await read_json_object(request, process.settings.limits.max_body_bytes)
     if GENERATE in endpoint.stages and (request_id := request.headers.get("x-request-id")):
         body["request_id"] = request_id
     model, parsed = check(process, endpoint, body)

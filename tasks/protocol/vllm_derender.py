@@ -32,7 +32,7 @@ class DerenderRequest(WireModel):
     stream_state: JsonObject | None = None
 
     @property
-    def asked(self) -> JsonObject | None:
+    def client_request(self) -> JsonObject | None:
         """The client's request, as it was sent to the render route."""
         value: JsonObject | None = getattr(self, self.request_field)
         return value

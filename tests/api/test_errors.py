@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,7 +12,7 @@ import httpx
 import pytest
 
 from api.app import create_app
-from tests.api.conftest import CHAT, Serve, Stage
+from tests.api.conftest import CHAT, Serve, Stage, chunk
 from tests.conftest import quick_settings
 
 
@@ -146,3 +148,115 @@ async def test_every_response_has_a_request_id(stage: Stage) -> None:
     assert len(set(ids)) == len(ids)
     reply = await stage.client.get("/v1/models", headers={"x-request-id": "mine"})
     assert reply.headers["x-request-id"] == "mine"
+
+
+class Log:
+    """What the middleware logs of requests that raise."""
+
+    def __init__(self) -> None:
+        self.errors: list[dict[str, Any]] = []
+
+    def error(self, event: str, **fields: Any) -> None:
+        self.errors.append({"event": event, **fields})
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    log = Log()
+    monkeypatch.setattr("api.app.log", log)
+    return log
+
+
+FAULTY = {
+    "unexpected": (b'{"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}', {}, 500),
+    "not JSON": (b"{", {}, 400),
+    "lone surrogate": (rb'{"model": "tiny", "messages": [{"role": "user", "content": "\ud800"}]}', {}, 400),
+    "nested too deeply": (b'{"model": ' + b"[" * 100_000, {}, 400),
+    "too large": (b'{"model": "' + b"x" * 3_000_000 + b'"}', {}, 413),
+    "compressed": (b"(\xb5/\xfd", {"Content-Encoding": "zstd"}, 415),
+    "unknown model": (b'{"model": "gpt-9"}', {}, 404),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+async def test_an_error_leaves_the_connection_usable(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch, log: Log, fault: str
+) -> None:
+    stage = await serving(limits={"max_body_bytes": 1_000_000})
+    body, headers, status = FAULTY[fault]
+    if fault == "unexpected":
+
+        async def raise_unexpectedly(*_: Any) -> None:
+            raise RuntimeError("a secret of the server")
+
+        monkeypatch.setattr("api.routes.openai.run", raise_unexpectedly)
+
+    def ask() -> tuple[int, dict[str, Any], int, bool]:
+        url = stage.client.base_url
+        connection = http.client.HTTPConnection(url.host, url.port or 80, timeout=30)
+        connection.connect()
+        socket = connection.sock
+        connection.request("POST", "/v1/chat/completions", body, {"X-Request-Id": "mine", **headers})
+        reply = connection.getresponse()
+        error = json.loads(reply.read())
+        assert reply.getheader("x-request-id") == "mine"
+        closes = reply.getheader("connection") == "close"
+        connection.request("GET", "/v1/models")
+        again = connection.getresponse()
+        again.read()
+        same = connection.sock is socket
+        connection.close()
+        return reply.status, error, again.status, same or closes
+
+    told, error, again, kept = await asyncio.to_thread(ask)
+    assert (told, again, kept) == (status, 200, True)
+    assert error["error"]["message"] and "secret" not in str(error)
+    assert [(one["request_id"], str(one["exc_info"])) for one in log.errors] == (
+        [("mine", "a secret of the server")] if status == 500 else []
+    )
+
+
+async def test_an_answer_that_breaks_off_closes_the_connection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    async def break_off(*_: Any) -> AsyncIterator[bytes]:
+        yield b"data: {}\n\n"
+        raise RuntimeError("a secret of the server")
+
+    monkeypatch.setattr("api.routes.openai.relay_chunks", break_off)
+    asking = asyncio.create_task(stage.chat(stream=True))
+    await stage.emit(await stage.take(), chunk("Hi"))
+    with pytest.raises(httpx.RemoteProtocolError):
+        await asking
+    (logged,) = log.errors
+    assert str(logged["exc_info"]) == "a secret of the server"
+    assert (await stage.client.get("/v1/models")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "carrier"),
+    [
+        ("/v1/chat/completions/derender", "chat_request"),
+        ("/v1/completions/derender", "completion_request"),
+        ("/v1/responses/derender", "responses_request"),
+        ("/v1/messages/derender", "messages_request"),
+        ("/v1/chat/completions/derender", "stream_state"),
+    ],
+)
+async def test_a_derender_body_may_name_the_model_in_what_it_carries(serving: Serve, path: str, carrier: str) -> None:
+    stage = await serving(
+        models=[{"name": name, "tokenizer": "/nowhere"} for name in ("one", "two")], queues=("derender",)
+    )
+    named: dict[str, Any] = {"model": "two"}
+    choice = {"index": 0, "token_ids": [1], "finish_reason": "stop"}
+    body: dict[str, Any] = {"generate_response": {"choices": [choice]}, "generate_responses": [{"choices": [choice]}]}
+    if carrier == "stream_state":
+        body = {"stream": True, "generate_chunk": {"choices": [choice]}}
+        named = {"context": named}
+    error = error_of(await stage.client.post(path, json=body), 400)
+    assert error["param"] == "model"
+    asking = asyncio.create_task(stage.client.post(path, json={**body, carrier: named}))
+    claim = await stage.take("derender")
+    assert claim.job.model == "two"
+    await stage.succeed(claim, b"r{}")
+    assert (await asking).status_code == 200

@@ -390,7 +390,7 @@ def _describe(
     profile: ModelProfile, surface: str, request: DerenderRequest, request_id: str, prompt: list[int], created: int
 ) -> DerenderContext:
     """The derender context of the answer, whose id is that of the generate request."""
-    client_request = request.asked
+    client_request = request.client_request
     if client_request is None and surface in PARSED and _has_parser(profile):
         raise InvalidRequest(
             f"{request.request_field} is required for a model that has a tool or reasoning parser: without it, markup "
