@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tasks.broker.app import create_app
-from tasks.settings import load_settings
+from tasks.faults import settings_or_exit
 
-app = create_app(load_settings())
+app = create_app(settings_or_exit())

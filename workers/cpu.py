@@ -9,17 +9,18 @@ from __future__ import annotations
 from functools import partial
 
 from tasks.broker.app import cpu_queues, create_app
-from tasks.settings import load_settings
+from tasks.faults import settings_or_exit
 from tasks.specs import DERENDER_ALONE_TASK, DERENDER_TASK, FOLLOW_TASK, RENDER_TASK
 from workers.derender.follow import Followers
 from workers.derender.task import derender, derender_alone
 from workers.models.catalog import Catalog
+from workers.models.check import model_faults
 from workers.render.task import render
 from workers.runtime.celery_worker import serve
 from workers.runtime.process import Runtime
 from workers.runtime.stages import Task
 
-settings = load_settings()
+settings = settings_or_exit()
 threads = settings.workers.cpu_threads
 app = create_app(settings, queues=cpu_queues(), slots=threads)
 catalog = Catalog(settings)
@@ -44,5 +45,6 @@ serve(
         Task(DERENDER_ALONE_TASK, compute=partial(derender_alone, runtime, catalog)),
         Task(FOLLOW_TASK, coroutine=followers.follow),
     ),
+    checking=lambda: model_faults(settings),
     opening=catalog.preload,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 from tasks.broker.app import create_app, gpu_queues
-from tasks.settings import ModelSettings, Settings, load_settings
+from tasks.faults import settings_or_exit
+from tasks.settings import ModelSettings, Settings
 from tasks.specs import GENERATE_TASK
 from workers.generate.slots import Slots
 from workers.generate.task import Generator
@@ -29,7 +30,7 @@ def _served(settings: Settings) -> tuple[ModelSettings, ...]:
     return models
 
 
-settings = load_settings()
+settings = settings_or_exit()
 models = _served(settings)
 queues = gpu_queues([model.name for model in models])
 app = create_app(settings, queues=queues, slots=sum(model.engine.concurrency for model in models))

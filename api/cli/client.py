@@ -10,6 +10,9 @@ from typing import Any
 import click
 import httpx
 
+from tasks.faults import read_settings
+from tasks.settings import Settings
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -18,6 +21,20 @@ class Event:
     name: str
     id: str
     data: Any
+
+
+def load_settings_or_defaults() -> Settings:
+    """The settings of the working directory, which say where its API is; the defaults if they are not valid."""
+    settings, _ = read_settings()
+    return settings or Settings.model_construct()
+
+
+def address_of(settings: Settings) -> str:
+    """Where the API of these settings is reached from this machine."""
+    host = settings.api.host
+    # An address to listen on for every interface is none to connect to.
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{reached}]' if ':' in reached else reached}:{settings.api.port}"
 
 
 class Client:

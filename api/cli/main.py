@@ -14,19 +14,11 @@ from typing import Any, NoReturn
 
 import click
 
-from api.cli.client import Client
+from api.cli.check import check_yard, refuse, show
+from api.cli.client import Client, address_of, load_settings_or_defaults
 from api.cli.supervisor import ServiceFailed, Supervisor
-from api.cli.yard import Ports, await_ready, flower_command, free_port, listens, python, start_yard, worker_command
-from tasks.settings import Settings, load_settings
-
-
-def _settings() -> Settings:
-    try:
-        return load_settings()
-    except ValueError as error:
-        raise click.ClickException(
-            f"the settings are not valid; correct tokenyard.toml or the TOKENYARD_ variables: {error}"
-        ) from error
+from api.cli.yard import Ports, await_ready, flower_command, free_port, python, start_yard, worker_command
+from tasks.faults import redis_faults, settings_or_exit
 
 
 def _replace_process(command: tuple[str, ...]) -> NoReturn:
@@ -55,13 +47,12 @@ def up() -> None:
       tokenyard up
       TOKENYARD_REDIS_URL=redis://10.0.0.5:6379/0 tokenyard up
     """
-    settings = _settings()
+    settings = settings_or_exit()
     ports = Ports(settings.api.port, settings.flower.port)
-    for port in (ports.api, ports.flower):
-        if listens(port)():
-            raise click.ClickException(
-                f"port {port} is already in use; set TOKENYARD_API__PORT or TOKENYARD_FLOWER__PORT to a free port"
-            )
+    faults = check_yard(settings)
+    if any(fault.fatal for fault in faults):
+        refuse(faults)
+    show(faults)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -83,6 +74,21 @@ def up() -> None:
 
 
 @main.command()
+def check() -> None:
+    """Check the settings, Redis, the models' files and the ports, without starting anything.
+
+    \b
+    Example:
+      tokenyard check
+    """
+    faults = check_yard(settings_or_exit())
+    show(faults)
+    if any(fault.fatal for fault in faults):
+        sys.exit(2)
+    click.echo("everything is in order" if not faults else "nothing keeps a start back")
+
+
+@main.command()
 def demo() -> None:
     """Start everything, send three requests, and stop everything.
 
@@ -90,7 +96,7 @@ def demo() -> None:
     Example:
       tokenyard demo
     """
-    settings = _settings()
+    settings = settings_or_exit()
     ports = Ports(free_port(), free_port())
     log_path = Path(os.environ.get("TOKENYARD_STATE", ".tokenyard")) / "demo.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +133,11 @@ def api(host: str | None, port: int | None, processes: int) -> None:
     """
     import uvicorn
 
-    settings = _settings()
+    settings = settings_or_exit()
+    faults = list(redis_faults(settings))
+    if any(fault.fatal for fault in faults):
+        refuse(faults)
+    show(faults)
     uvicorn.run(
         "api.app:create_app",
         factory=True,
@@ -157,7 +167,7 @@ def worker(kind: str, models: str | None, celery_options: tuple[str, ...]) -> No
       tokenyard worker cpu
       tokenyard worker gpu --models qwen3-8b -n gpu1@%h
     """
-    _settings()
+    settings_or_exit()
     if models:
         os.environ["TOKENYARD_GPU_MODELS"] = models
     _replace_process(worker_command(kind, extra=celery_options))
@@ -171,14 +181,24 @@ def flower() -> None:
     Example:
       TOKENYARD_FLOWER__PASSWORD=secret tokenyard flower
     """
-    _replace_process(flower_command(_settings()))
+    _replace_process(flower_command(settings_or_exit()))
 
 
 def _client_options(command: Any) -> Any:
     url = click.option(
-        "--url", envvar="TOKENYARD_URL", default="http://127.0.0.1:8000", show_default=True, help="URL of the API."
+        "--url",
+        envvar="TOKENYARD_URL",
+        default=lambda: address_of(load_settings_or_defaults()),
+        show_default="that of the settings here",
+        help="The API.",
     )
-    key = click.option("--key", envvar="TOKENYARD_API_KEY", help="API key, if the API requires one.")
+    key = click.option(
+        "--key",
+        envvar=["TOKENYARD_KEY", "TOKENYARD_API_KEY"],
+        default=lambda: next(iter(load_settings_or_defaults().api.keys), None),
+        show_default="that of the settings here",
+        help="API key, if the API requires one.",
+    )
     return url(key(command))
 
 

@@ -3,13 +3,17 @@
 $ python -m workers.models pull smollm2
 $ python -m workers.models path smollm2
 $ python -m workers.models list
+$ python -m workers.models check
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
+from tasks.settings import load_settings
+from workers.models.check import model_faults
 from workers.models.download import MODELS, AssetError, find_model, pull_model
 from workers.models.gguf import ensure_tokenizer
 
@@ -31,6 +35,13 @@ def print_path(name: str) -> int:
         return 1
     print(place)
     return 0
+
+
+def print_faults(as_json: bool) -> int:
+    """Prints what is wrong with the models of the settings; returns the exit code, which is 1 if anything is."""
+    faults = model_faults(load_settings())
+    print(json.dumps(faults) if as_json else "\n".join(faults) or "the models are in order")
+    return 1 if faults else 0
 
 
 def pull(name: str) -> int:
@@ -59,12 +70,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.models", description="Fetch and find model files.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the models that can be pulled by name")
+    check = commands.add_parser("check", help="say what is wrong with the models of the settings")
+    check.add_argument("--json", action="store_true", help="print a JSON list")
     for command, what in (("pull", "fetch a model's files"), ("path", "print where a model's files are")):
         commands.add_parser(command, help=what).add_argument("name", help="a name from the list, ORG/NAME, or a path")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "list":
             return print_list()
+        if chosen.command == "check":
+            return print_faults(chosen.json)
         return print_path(chosen.name) if chosen.command == "path" else pull(chosen.name)
     except AssetError as error:
         print(f"error: {error}", file=sys.stderr)

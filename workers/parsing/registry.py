@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -181,8 +182,12 @@ def _load(names: dict[str, str], name: str, what: str) -> Format:
     elsewhere = entry_points(group=GROUP)
     if name in elsewhere.names:
         return _checked(elsewhere[name].load(), name)
-    known = ", ".join(sorted({*names, *elsewhere.names}))
-    raise ValueError(f"There is no {what} {name!r}; use one of {known}, or a file as PATH.py:NAME.")
+    known = sorted({*names, *elsewhere.names})
+    meant = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {meant[0]!r}? Otherwise" if meant else ""
+    raise ValueError(
+        f"There is no {what} {name!r}{hint or ';'} use one of {', '.join(known)}, or a file as PATH.py:NAME."
+    )
 
 
 def _from_path(path: Path) -> ModuleType:

@@ -6,11 +6,14 @@ Celery's signals start and stop the runtime, and Celery shows its tasks and answ
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import bootsteps, signals
 
+from tasks.faults import Fault, redis_faults
 from tasks.telemetry import configure_logging, get_logger
 from workers.runtime import reports
 from workers.runtime.process import Runtime
@@ -33,11 +36,14 @@ def serve(
     tasks: Sequence[Task],
     *,
     opening: Callable[[], None],
+    checking: Callable[[], Sequence[str]] = tuple,
     closing: Callable[[], None] = lambda: None,
 ) -> None:
     """Make the Celery worker of this process run `tasks`.
 
-    The worker is ready once `opening` has returned; `closing` is called after all work has ended.
+    `checking` says what keeps the worker from starting; with anything to say, or if Redis does not answer, the process
+    ends with status 2 and these faults. The worker is ready once `opening` has returned; `closing` is called after all
+    work has ended.
     """
     settings, app = runtime.settings, runtime.app
     app.steps["consumer"].add(ConsumesNothing)
@@ -52,8 +58,19 @@ def serve(
         configure_logging(settings.log_level, settings.log_format, runtime.role)
 
     def begin(**_: Any) -> None:
+        configure()
+        faults = [*redis_faults(settings), *map(Fault, checking())]
+        for fault in faults:
+            log.log(logging.ERROR if fault.fatal else logging.WARNING, "start_checked", fault=fault.text)
+        if any(fault.fatal for fault in faults):
+            sys.exit(2)
         runtime.start()
-        opening()
+        try:
+            opening()
+        except Exception as error:
+            # Celery would log this and take messages all the same.
+            log.error("start_failed", exc_info=error)
+            sys.exit(1)
 
     def ready(**_: Any) -> None:
         runtime.take(tasks)

@@ -104,8 +104,3 @@ async def test_an_error_of_the_api_ends_the_command_with_its_message(stage: Stag
 def test_an_api_that_is_not_there_is_said_in_one_line() -> None:
     result = CliRunner().invoke(main, ["models", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1 and result.output.count("\n") == 1
-
-
-def test_a_configuration_that_is_wrong_is_said_before_anything_starts() -> None:
-    result = CliRunner().invoke(main, ["worker", "cpu"], env={"TOKENYARD_LOG_LEVEL": "loud"})
-    assert result.exit_code == 1 and "settings are not valid" in result.output
