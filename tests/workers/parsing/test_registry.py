@@ -39,9 +39,13 @@ def test_every_name_has_its_recorded_cases_and_its_line() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no tool parser 'herms'; did you mean 'hermes'\? Otherwise use one of .*hermes"):
+    with pytest.raises(
+        ValueError, match=r"no tool parser 'herms'; did you mean 'hermes'\? Otherwise use one of .*hermes"
+    ):
         load_format("herms", None)
-    with pytest.raises(ValueError, match=r"no reasoning parser 'qwen'; did you mean 'qwen3'\? Otherwise use one of .*qwen3"):
+    with pytest.raises(
+        ValueError, match=r"no reasoning parser 'qwen'; did you mean 'qwen3'\? Otherwise use one of .*qwen3"
+    ):
         load_format(None, "qwen")
 
 
