@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import cache
+from functools import cache, partial
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import errors
 from api.deps import Process
-from api.limits import Admission
+from api.limits import REFRESH_S, Admission
 from api.openapi import describe
 from api.relay import Hub
 from api.routes import generate, health, jobs, openai, stages
@@ -26,8 +26,9 @@ from tasks.errors import BrokerUnavailable, TokenyardError
 from tasks.ledger.bus import Bus
 from tasks.ledger.redis_store import RedisBus, RedisStore
 from tasks.ledger.store import JobStore
+from tasks.periodic import repeat
 from tasks.pipeline import Pipeline
-from tasks.reaper import reap_forever
+from tasks.reaper import reap
 from tasks.settings import Settings, load_settings
 from tasks.specs import ENDPOINTS
 from tasks.telemetry import configure_logging, get_logger
@@ -102,7 +103,11 @@ def create_app(settings: Settings | None = None, *, connect: Connect = connect_r
         app.state.process = Process(settings, store, pipeline, hub, admission)
         background = [
             asyncio.create_task(work)
-            for work in (hub.run(), admission.watch(), reap_forever(pipeline, settings.queue.reap_interval_s))
+            for work in (
+                repeat("receive", hub.receive, 0.0),
+                repeat("refresh", admission.refresh, REFRESH_S),
+                repeat("reap", partial(reap, pipeline), settings.queue.reap_interval_s),
+            )
         ]
         try:
             yield

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from tasks.broker.routing import queue_for
-from tasks.errors import BrokerUnavailable, InvalidRequest, ModelNotFound, NoLiveWorker
+from tasks.errors import InvalidRequest, ModelNotFound, NoLiveWorker
 from tasks.ledger.store import JobStore, Worker
 from tasks.settings import ModelSettings, Settings
 from tasks.specs import Stage
@@ -28,15 +27,6 @@ class Admission:
         """Send a heartbeat, and read the list of live workers."""
         await self._store.announce(self._presence)
         self.workers = [worker for worker in await self._store.workers() if worker.queues]
-
-    async def watch(self) -> None:
-        """Refresh every `REFRESH_S` seconds."""
-        while True:
-            await asyncio.sleep(REFRESH_S)
-            try:
-                await self.refresh()
-            except BrokerUnavailable:
-                continue  # clients learn of it when they submit
 
     def model(self, name: Any) -> ModelSettings:
         """Return the settings of a model by name or alias; without a name, those of the only served model.

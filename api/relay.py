@@ -26,6 +26,8 @@ from tasks.telemetry import get_logger
 log = get_logger(__name__)
 
 SILENCE_S = 2.0
+RECEIVE_S = 2.0
+RECONNECT_PAUSE_S = 0.2
 OUTAGE_S = 30.0
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": waiting\n\n"
@@ -40,22 +42,21 @@ class Hub:
         self._bus = bus
         self._subscriptions: defaultdict[str, list[Subscription]] = defaultdict(list)
 
-    async def run(self) -> None:
-        while True:
-            try:
-                raw_messages = await self._bus.receive(2.0)
-            except OSError:
-                for subscriptions in self._subscriptions.values():
-                    for subscription in subscriptions:
-                        subscription.suspect_gap()
-                await asyncio.sleep(0.2)
-                continue
-            for raw in raw_messages:
-                message = parse_message(raw)
-                for subscription in self._subscriptions.get(message.job_id, ()):
-                    subscription.feed(message.first_seq, message.records)
-            # Let the subscribers send these events first: receiving more takes as long as sending them.
-            await asyncio.sleep(0)
+    async def receive(self) -> None:
+        """Hand on the next messages; the caller repeats this."""
+        try:
+            raw_messages = await self._bus.receive(RECEIVE_S)
+        except OSError:
+            for subscriptions in self._subscriptions.values():
+                for subscription in subscriptions:
+                    subscription.suspect_gap()
+            await asyncio.sleep(RECONNECT_PAUSE_S)
+            return
+        for raw in raw_messages:
+            message = parse_message(raw)
+            for subscription in self._subscriptions.get(message.job_id, ()):
+                subscription.feed(message.first_seq, message.records)
+        # The caller yields to the subscribers before it asks again: receiving takes as long as sending their events.
 
     def subscribe(self, job_id: str, after: int = 0) -> Subscription:
         """Subscribe to a job's events with sequence numbers above `after`.

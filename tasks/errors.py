@@ -180,7 +180,7 @@ class DeadlineExceeded(TokenyardError):
 
 
 class AttemptsExhausted(TokenyardError):
-    """The request used up all its attempts: each time, the worker was lost."""
+    """The request was set aside: each of its last attempts lost its worker before it made any progress."""
 
     code = "attempts_exhausted"
 

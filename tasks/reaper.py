@@ -7,9 +7,7 @@ stages that are due. Every process may run one: the ledger gives a due stage to 
 
 from __future__ import annotations
 
-import asyncio
-
-from tasks.errors import BrokerUnavailable, DeadlineExceeded
+from tasks.errors import DeadlineExceeded
 from tasks.pipeline import Pipeline
 from tasks.telemetry import get_logger
 
@@ -31,13 +29,3 @@ async def reap(pipeline: Pipeline, limit: int = 500) -> int:
             sent += 1
             log.warning("stage_redispatched", job_id=job.id, stage=due.stage)
     return sent
-
-
-async def reap_forever(pipeline: Pipeline, interval_s: float) -> None:
-    """Reap every `interval_s` seconds; while the ledger is unreachable, keep trying."""
-    while True:
-        try:
-            await reap(pipeline)
-        except BrokerUnavailable:
-            log.warning("reaper_waited", reason="the ledger does not answer")
-        await asyncio.sleep(interval_s)

@@ -111,8 +111,8 @@ class Limits(_Frozen):
     request_timeout_s: float = 600.0
     """Time from accepting an interactive request to its last token."""
     job_timeout_s: float = 86_400.0
-    max_attempts: int = 4
-    """Attempts at one stage, over all workers, before the job fails."""
+    max_attempts: int = Field(3, ge=1)
+    """Attempts at one stage in a row that end without progress before the job is set aside; any progress resets them."""
     job_ttl_s: int = 86_400
     """How long a finished job and its result are kept."""
     response_ttl_s: int = 300

@@ -174,7 +174,8 @@ class MemoryStore:
         if held.job.deadline_at <= now:
             return Refused("expired")
         attempts = record.attempts if mine else record.attempts + 1
-        if attempts > self._max_attempts:
+        fruitless = record.fruitless if mine else record.fruitless + 1
+        if not mine and fruitless > self._max_attempts:
             return Refused("exhausted")
         lease_until = now + self._queue.lease_s
         self._record(
@@ -185,6 +186,7 @@ class MemoryStore:
                 state=StageState.RUNNING,
                 owner=owner,
                 attempts=attempts,
+                fruitless=fruitless,
                 lease_until=lease_until,
                 started_at=now,
             ),
@@ -223,6 +225,8 @@ class MemoryStore:
         held = self._held(job_id, stage, owner)
         if commit.tokens and commit.tokens_from + len(commit.tokens) <= len(held.tokens):
             return
+        if commit.tokens and commit.tokens_from != len(held.tokens):
+            raise ClaimLost("behind")
         if commit.consumed is not None:
             before, after = commit.consumed
             if held.read >= after > before:
@@ -235,17 +239,16 @@ class MemoryStore:
             held.job = replace(held.job, prompt_tokens=commit.prompt_tokens)
         if commit.completion_tokens is not None:
             held.job = replace(held.job, completion_tokens=commit.completion_tokens)
+        if commit.tokens or (commit.consumed is not None and commit.consumed[1] > commit.consumed[0]):
+            self._record(held, stage, replace(held.job.records[stage], fruitless=0))
         if commit.tokens:
             have = len(held.tokens)
-            if commit.tokens_from == have:
-                held.tokens.extend(commit.tokens)
-                held.job = replace(held.job, token_chunks=len(held.tokens))
-                follower = held.job.records.get(DERENDER)
-                if follower is not None and follower.state is StageState.RUNNING:
-                    head = f"t {job_id} {have + 1}".encode()
-                    self._inboxes[follower.owner].append(b"\n".join([head, *commit.tokens]))
-            else:
-                raise ClaimLost("behind")
+            held.tokens.extend(commit.tokens)
+            held.job = replace(held.job, token_chunks=len(held.tokens))
+            follower = held.job.records.get(DERENDER)
+            if follower is not None and follower.state is StageState.RUNNING:
+                head = f"t {job_id} {have + 1}".encode()
+                self._inboxes[follower.owner].append(b"\n".join([head, *commit.tokens]))
         self._emit(held, commit.events)
         if commit.done:
             self._record(held, stage, replace(held.job.records[stage], state=StageState.DONE, ended_at=self._now()))
@@ -259,11 +262,13 @@ class MemoryStore:
 
     async def retry(
         self, job_id: str, stage: Stage, owner: str, message: Message, delay_s: float, *, counted: bool
-    ) -> None:
+    ) -> bool:
         held = self._held(job_id, stage, owner)
         record = held.job.records[stage]
+        if counted and record.fruitless >= self._max_attempts:
+            return False
         if not counted:
-            record = replace(record, attempts=record.attempts - 1)
+            record = replace(record, fruitless=max(record.fruitless - 1, 0))
         if delay_s > 0:
             due = self._now() + delay_s
             self._record(held, stage, replace(record, state=StageState.DELAYED, owner="", lease_until=due))
@@ -271,6 +276,7 @@ class MemoryStore:
         else:
             self._record(held, stage, record)
             self._send(held, message, again=True)
+        return True
 
     async def end(self, job_id: str, status: Status, error: JsonObject | None) -> bool:
         held = self._jobs.get(job_id)

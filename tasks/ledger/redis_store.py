@@ -178,10 +178,12 @@ class RedisStore:
 
     async def retry(
         self, job_id: str, stage: Stage, owner: str, message: Message, delay_s: float, *, counted: bool
-    ) -> None:
-        require_ok(
-            await self._run("retry", retry_call(self._settings, job_id, owner, message, delay_s, counted=counted))
-        )
+    ) -> bool:
+        reply = await self._run("retry", retry_call(self._settings, job_id, owner, message, delay_s, counted=counted))
+        if reply["outcome"] == b"exhausted":
+            return False
+        require_ok(reply)
+        return True
 
     async def end(self, job_id: str, status: Status, error: JsonObject | None) -> bool:
         failure = compact_json(error) if error else b""
@@ -205,32 +207,23 @@ class RedisStore:
         return job_from(job_id, record) if record else None
 
     async def page(self, limit: int, before: str | None) -> list[Job]:
-        highest = "+inf"
+        start = 0
         if before is not None:
-            score = await self._call("ZSCORE", keys.JOBS, before)
-            if score is None:
+            rank = await self._call("ZREVRANK", keys.JOBS, before)
+            if rank is None:
                 return []
-            highest = f"({text(score)}"
+            start = int(rank) + 1
         jobs: list[Job] = []
         while len(jobs) < limit:
-            ids = await self._call(
-                "ZREVRANGEBYSCORE", keys.JOBS, highest, "-inf", "WITHSCORES", "LIMIT", 0, limit - len(jobs)
-            )
-            rows = [row if isinstance(row, list) else None for row in ids]
-            pairs = (
-                [(text(row[0]), text(row[1])) for row in rows if row is not None]
-                if all(rows)
-                else [(text(ids[i]), text(ids[i + 1])) for i in range(0, len(ids), 2)]
-            )
-            if not pairs:
+            ids = await self._call("ZREVRANGE", keys.JOBS, start, start + limit - len(jobs) - 1)
+            if not ids:
                 break
-            found = await asyncio.gather(*(self.get(job_id) for job_id, _ in pairs))
-            for (job_id, _), job in zip(pairs, found, strict=True):
-                if job is None:  # expired
-                    await self._call("ZREM", keys.JOBS, job_id)
-                else:
-                    jobs.append(job)
-            highest = f"({pairs[-1][1]}"
+            found = await asyncio.gather(*(self.get(text(job_id)) for job_id in ids))
+            kept = [job for job in found if job is not None]
+            jobs += kept
+            start += len(kept)
+            for job_id in (job_id for job_id, job in zip(ids, found, strict=True) if job is None):
+                await self._call("ZREM", keys.JOBS, job_id)  # expired: those below move up
         return jobs
 
     async def requested(self, request_id: str) -> list[str]:

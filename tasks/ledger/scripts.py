@@ -189,6 +189,7 @@ def retry_call(
         "message": _message(message),
         "delay": delay_s,
         "counted": counted,
+        "most": settings.limits.max_attempts,
         "lost_after": settings.queue.lost_after_s,
     }
 
@@ -237,6 +238,7 @@ def _stage_from(stage: Stage, record: Mapping[str, str]) -> StageRecord:
         owner=record.get(f"{stage}.owner", ""),
         lease_until=float(record.get(f"{stage}.lease", 0)),
         attempts=int(record.get(f"{stage}.attempts", 0)),
+        fruitless=int(record.get(f"{stage}.fruitless", 0)),
         sent_at=float(record.get(f"{stage}.sent", 0)),
         started_at=float(record.get(f"{stage}.started", 0)),
         ended_at=float(record.get(f"{stage}.ended", 0)),

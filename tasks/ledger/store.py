@@ -77,6 +77,8 @@ class StageRecord:
     owner: str = ""
     lease_until: float = 0.0
     attempts: int = 0
+    fruitless: int = 0
+    """Attempts in a row that were lost without progress; the running one counts until it makes some."""
     sent_at: float = 0.0
     started_at: float = 0.0
     ended_at: float = 0.0
@@ -274,8 +276,10 @@ class JobStore(Protocol):
 
     async def retry(
         self, job_id: str, stage: Stage, owner: str, message: Message, delay_s: float, *, counted: bool
-    ) -> None:
-        """Give a claim back and redispatch its stage after `delay_s`; `counted`: whether the attempt counts.
+    ) -> bool:
+        """Give a claim back and redispatch its stage after `delay_s`.
+
+        Returns False, and writes nothing, if the attempt is `counted` and no more are allowed without progress.
 
         Raises:
             ClaimLost: nothing was written.

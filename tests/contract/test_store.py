@@ -11,6 +11,7 @@ import pytest
 
 from tasks.broker.app import create_app
 from tasks.errors import Conflict, EngineFailed, QueueFull, error_to_json
+from tasks.ledger import keys
 from tasks.ledger.bus import Bus, parse_message
 from tasks.ledger.memory_store import MemoryStore
 from tasks.ledger.redis_store import RedisBus, RedisStore, connect
@@ -67,6 +68,11 @@ class Yard:
             job_id, "render", "w1", Commit(done=True, messages=self.pipeline.next_messages(claim.job, "render"))
         )
         return job_id
+
+
+def fruitless_of(claim: Claim) -> tuple[int, int]:
+    """The attempt's number, and how many in a row have made no progress."""
+    return claim.attempt, claim.job.records[claim.stage].fruitless
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -307,10 +313,75 @@ async def test_a_retry_is_dispatched_when_its_delay_is_over(yard: Yard) -> None:
     await asyncio.sleep(0.35)
     assert await reap(yard.pipeline) == 1
     assert await yard.pop("render") == job_id
-    assert (await yard.claim(job_id, "render", "w1")).attempt == 1
-    await yard.store.retry(job_id, "render", "w1", message, 0, counted=True)
+    assert fruitless_of(await yard.claim(job_id, "render", "w1")) == (2, 1)
+    assert await yard.store.retry(job_id, "render", "w1", message, 0, counted=True)
     assert await yard.pop("render") == job_id
-    assert (await yard.claim(job_id, "render", "w1")).attempt == 2
+    assert fruitless_of(await yard.claim(job_id, "render", "w1")) == (3, 2)
+
+
+async def test_attempts_that_are_given_back_are_allowed_without_end(yard: Yard) -> None:
+    job_id = await yard.submit()
+    for attempt in range(1, 8):
+        claim = await yard.claim(job_id, "render", f"w{attempt}")
+        assert fruitless_of(claim) == (attempt, 1)
+        message = yard.pipeline.message_for(claim.job, "render")
+        assert await yard.store.retry(job_id, "render", f"w{attempt}", message, 0, counted=False)
+
+
+async def test_counted_attempts_end_and_the_last_claim_stays(yard: Yard) -> None:
+    job_id = await yard.submit()
+    for attempt in (1, 2, 3):
+        claim = await yard.claim(job_id, "render", f"w{attempt}")
+        message = yard.pipeline.message_for(claim.job, "render")
+        assert await yard.store.retry(job_id, "render", f"w{attempt}", message, 0, counted=True) is (attempt < 3)
+    assert await yard.store.renew("w3", [(job_id, "render")]) == []
+
+
+async def test_pages_lose_no_job_that_was_accepted_in_the_same_moment(yard: Yard) -> None:
+    ids = [await yard.submit(detached=True) for _ in range(7)]
+    if isinstance(yard.store, RedisStore):
+        client = connect(yard.settings.redis_url)
+        await client.zadd(keys.JOBS, dict.fromkeys(ids, 1.0))
+        await client.delete(keys.JOB + ids[3])
+        await client.aclose()
+    seen: list[str] = []
+    while page := await yard.store.page(2, seen[-1] if seen else None):
+        seen += [job.id for job in page]
+    expected = set(ids) - ({ids[3]} if isinstance(yard.store, RedisStore) else set())
+    assert len(seen) == len(expected) and set(seen) == expected
+
+
+PROGRESS = {
+    "generate": lambda n: Commit(tokens=[b"t"], tokens_from=n),
+    "derender": lambda n: Commit(consumed=(n, n + 1), events=[b"c"]),
+}
+IDLE = {
+    "generate": lambda n: Commit(prompt_tokens=7),
+    "derender": lambda n: Commit(events=[b"c"]),
+}
+
+
+@pytest.mark.parametrize("stage", PROGRESS)
+async def test_a_stage_that_makes_progress_is_never_exhausted(yard: Yard, stage: str) -> None:
+    job_id = await yard.rendered(stream=True)
+    for n in range(6):
+        claim = await yard.claim(job_id, stage, f"w{n}")
+        assert fruitless_of(claim) == (n + 1, 1)
+        await yard.store.commit(job_id, stage, f"w{n}", PROGRESS[stage](n))
+        await asyncio.sleep(0.45)  # and its worker dies
+
+
+@pytest.mark.parametrize("stage", IDLE)
+async def test_a_stage_that_loses_its_workers_without_progress_is_set_aside(yard: Yard, stage: str) -> None:
+    job_id = await yard.rendered(stream=True)
+    await yard.claim(job_id, stage, "first")
+    await yard.store.commit(job_id, stage, "first", PROGRESS[stage](0))
+    await asyncio.sleep(0.45)
+    for n in (1, 2, 3):
+        assert fruitless_of(await yard.claim(job_id, stage, f"w{n}")) == (n + 1, n)
+        await yard.store.commit(job_id, stage, f"w{n}", IDLE[stage](n))
+        await asyncio.sleep(0.45)
+    assert await yard.store.claim(job_id, stage, "w4", ()) == Refused("exhausted")
 
 
 async def test_a_deadline_ends_a_job(yard: Yard) -> None:

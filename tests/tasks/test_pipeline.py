@@ -9,10 +9,9 @@ import pytest
 
 from tasks import reaper
 from tasks.broker.app import create_app
-from tasks.errors import BrokerUnavailable
 from tasks.ledger.memory_store import MemoryStore
 from tasks.ledger.redis_store import RedisStore, connect
-from tasks.ledger.store import Claim, Commit, Due, Status
+from tasks.ledger.store import Claim, Commit, Status
 from tasks.pipeline import Pipeline, Submission
 from tests.conftest import RedisServer, quick_settings
 
@@ -121,23 +120,6 @@ async def test_what_was_sent_again_is_not_sent_a_third_time_while_it_waits() -> 
         clock.now += 0.5
         await reaper.reap(pipeline)
     assert len(store.queues["render"]) == 1
-
-
-async def test_the_reaper_goes_on_when_the_store_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, store = make()
-    asked = 0
-
-    async def due(limit: int) -> list[Due]:
-        nonlocal asked
-        asked += 1
-        if asked == 3:
-            raise KeyboardInterrupt
-        raise BrokerUnavailable()
-
-    monkeypatch.setattr(store, "due", due)
-    with pytest.raises(KeyboardInterrupt):
-        await reaper.reap_forever(pipeline, 0.001)
-    assert asked == 3
 
 
 async def test_a_key_is_free_again_once_its_job_is_forgotten(redis_server: RedisServer) -> None:

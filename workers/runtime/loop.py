@@ -8,13 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tasks.errors import BrokerUnavailable
-from tasks.telemetry import get_logger
-
-log = get_logger(__name__)
 T = TypeVar("T")
-
-PAUSE_AFTER_FAULT_S = 1.0
 
 
 class Loop:
@@ -63,19 +57,6 @@ class Loop:
         """Cancel everything that `spawn` started; call this only on the loop."""
         for task in list(self._background):
             task.cancel()
-
-
-async def repeat(step: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
-    """Run a step every `interval_s` seconds, and keep going if the ledger is unreachable or a step raises."""
-    while True:
-        try:
-            await step()
-        except BrokerUnavailable:
-            log.warning("step_skipped", step=step.__name__, reason="the ledger does not answer")
-        except Exception as error:
-            log.error("step_raised", step=step.__name__, exc_info=error)
-            await asyncio.sleep(PAUSE_AFTER_FAULT_S)
-        await asyncio.sleep(interval_s)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -22,13 +23,14 @@ from tasks.ledger.blocking_store import BlockingLedger
 from tasks.ledger.bus import Bus, BusMessage, parse_message
 from tasks.ledger.redis_store import RedisBus, RedisStore
 from tasks.ledger.store import Claim, JobStore, Worker
+from tasks.periodic import repeat
 from tasks.pipeline import Pipeline
-from tasks.reaper import reap_forever
+from tasks.reaper import reap
 from tasks.settings import Settings
 from tasks.telemetry import get_logger
 from workers.runtime.claims import Claims
 from workers.runtime.delivery import Delivery, Headers
-from workers.runtime.loop import Loop, repeat
+from workers.runtime.loop import Loop
 from workers.runtime.reports import Outcome, Report
 from workers.runtime.stages import StageRunner, Task
 
@@ -86,14 +88,14 @@ class Runtime:
         self.pipeline = Pipeline(self.settings, self.app, self.store)
         self._bus = RedisBus(self.settings, self.id)
         self._stages = StageRunner(self.settings, self.id, self.store, self._ledger, self.pipeline, self.claims)
-        self.loop.spawn(repeat(self._listen, 0.0))
-        self.loop.spawn(repeat(self._renew, queue.lease_s / 3))
-        self.loop.spawn(reap_forever(self.pipeline, queue.reap_interval_s))
+        self.loop.spawn(repeat("listen", self._listen, 0.0))
+        self.loop.spawn(repeat("renew", self._renew, queue.lease_s / 3))
+        self.loop.spawn(repeat("reap", partial(reap, self.pipeline), queue.reap_interval_s))
 
     def take(self, tasks: Sequence[Task]) -> None:
         """Start sending heartbeats and taking messages."""
         self._tasks = {task.spec.name: task for task in tasks}
-        self.loop.call(lambda: self.loop.spawn(repeat(self._announce, ANNOUNCE_INTERVAL_S)))
+        self.loop.call(lambda: self.loop.spawn(repeat("announce", self._announce, ANNOUNCE_INTERVAL_S)))
         self._delivery.start()
 
     def drain(self, grace_s: float) -> None:

@@ -121,29 +121,35 @@ class StageRunner:
         if isinstance(error, ClaimLost | BrokerUnavailable):
             raise error
         if isinstance(error, Released):
-            return await self._again(claim, 0.0, counted=False)
+            await self._retried(claim, 0.0, counted=False)
+            return Outcome.RETRIED
         if isinstance(error, EngineUnavailable) and job.detached:
             # No client waits on a connection, so the job waits for its engine until its deadline.
-            return await self._again(claim, error.retry_after_s or ENGINE_PAUSE_S, counted=False)
+            await self._retried(claim, error.retry_after_s or ENGINE_PAUSE_S, counted=False)
+            return Outcome.RETRIED
         if not isinstance(error, TokenyardError):
             log.error("stage_raised", exc_info=error)
             error = TokenyardError()
-        elif await self._may_retry(claim, error):
+        elif await self._may_retry(claim, error) and await self._retried(claim, self._pause_s(claim), counted=True):
             log.warning("stage_retried", code=error.code, attempt=attempt)
-            return await self._again(claim, FIRST_RETRY_S * 2 ** (attempt - 1), counted=True)
+            return Outcome.RETRIED
         log.warning("job_failed", code=error.code, attempt=attempt)
         await self._services.pipeline.fail(job.id, error)
         return Outcome.FAILED
 
     async def _may_retry(self, claim: Claim, error: TokenyardError) -> bool:
-        if not error.retryable or claim.attempt >= self._services.settings.limits.max_attempts:
+        if not error.retryable:
             return False
         # A waiting client learns at once that no engine is available, unless part of its answer is already out.
         return not isinstance(error, EngineUnavailable) or bool(await self._services.store.read_tokens(claim.job.id, 0))
 
-    async def _again(self, claim: Claim, delay_s: float, *, counted: bool) -> Outcome:
+    def _pause_s(self, claim: Claim) -> float:
+        fruitless = claim.job.records[claim.stage].fruitless
+        return FIRST_RETRY_S * 2.0 ** max(fruitless - 1, 0)
+
+    async def _retried(self, claim: Claim, delay_s: float, *, counted: bool) -> bool:
+        """Send the stage again; False if no more attempts are allowed."""
         message = self._services.pipeline.message_for(claim.job, claim.stage)
-        await self._services.store.retry(
+        return await self._services.store.retry(
             claim.job.id, claim.stage, self._services.owner, message, delay_s, counted=counted
         )
-        return Outcome.RETRIED

@@ -30,6 +30,7 @@ for name, value in pairs(call.payloads) do
   redis.call('SET', payload_key(id, name), value, 'EXAT', math.floor(expire_at))
 end
 for name, value in pairs(call.counts) do redis.call('HSET', job, name, value) end
+if #tokens > 0 or (consumed and consumed[2] > consumed[1]) then redis.call('HSET', job, stage .. '.fruitless', 0) end
 if #tokens > 0 then
   local channel = KEY.TOKENS .. id
   for i, chunk in ipairs(tokens) do redis.call('XADD', channel, (have + i) .. '-0', 'c', chunk) end
