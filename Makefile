@@ -7,7 +7,7 @@ TESTS := $(PY) -m pytest -n 2 --dist loadfile
 # What `make record` asks the reference anew.
 MODULES := tests/peer
 
-.PHONY: demo up test check peer smoke record fix bench lock clean
+.PHONY: demo up test check peer smoke record fuzz fix bench lock clean
 
 demo: .venv/.demo
 	.venv/bin/tokenyard demo
@@ -34,6 +34,10 @@ smoke: .venv/.dev
 
 record: .venv/.dev
 	$(PY) -m pytest --peer=record $(MODULES)
+
+# Ten minutes of bodies that may be wrong in any way, then ten of requests made from the API's own description.
+fuzz: .venv/.dev
+	TOKENYARD_FUZZ_S=600 $(PY) -m pytest tests/fuzz
 
 fix: .venv/.dev
 	.venv/bin/ruff format .

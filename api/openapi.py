@@ -12,6 +12,28 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from tasks.protocol.base import ErrorEnvelope
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorEnvelope, "description": description}
+    for status, description in (
+        (400, "The request is not valid; `param` names the field."),
+        (401, "The API key is missing or wrong."),
+        (404, "The model or the job does not exist."),
+        (409, "The request conflicts with an earlier one, or with the job's state."),
+        (413, "The body is too large."),
+        (415, "The body's Content-Encoding is not supported."),
+        (429, "Too many requests are queued; see `Retry-After`."),
+        (500, "Something went wrong in Tokenyard; the log has the request's id."),
+        (502, "The engine failed."),
+        (503, "No worker or engine is available; see `Retry-After`."),
+        (504, "The request's deadline passed."),
+    )
+}
+"""What a route that takes a body may answer with."""
+LOOKUP_ERRORS: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (400, 401, 404, 409, 503)}
+"""What a route that looks something up may answer with."""
+
 
 def body_schema(model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
     """Return the OpenAPI description of a JSON body of this model, with an example."""

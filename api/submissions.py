@@ -58,7 +58,9 @@ def _check_generate(model: ModelSettings, request: GenerateBody) -> None:
             f"of {model.max_model_len}: send at most {model.max_model_len - 1}",
             param="token_ids",
         )
-    if request.output_mode == "derender" and (model.tool_parser or model.reasoning_parser):
+    # Parsers that are found in the model's folder are a worker's to know, which asks for the context by itself.
+    named = {model.tool_parser, model.reasoning_parser} - {None, "none"}
+    if request.output_mode == "derender" and named:
         request.require_parse_context()
 
 

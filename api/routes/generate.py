@@ -8,8 +8,8 @@ from fastapi.responses import Response
 from api.auth import require_key
 from api.bodies import read_json_object
 from api.deps import process_of
-from api.openapi import body_schema
-from api.routes.openai import ERRORS, answer
+from api.openapi import ERRORS, body_schema
+from api.routes.openai import answer
 from tasks.protocol.base import WireModel, read_wire
 from tasks.protocol.vllm_generate import REQUEST_PREFIX, GenerateBody
 from tasks.specs import ENDPOINTS
@@ -42,7 +42,7 @@ async def generate(request: Request) -> Response:
 
 @router.post(
     "/abort_requests",
-    responses={400: ERRORS[400]},
+    responses=ERRORS,
     openapi_extra=body_schema(AbortRequest, {"request_ids": ["my-request-1"]}),
 )
 async def abort_requests(request: Request) -> Response:

@@ -12,9 +12,9 @@ from api.auth import require_key
 from api.bodies import parse_object, read_body, read_json_object
 from api.deps import Process, process_of
 from api.errors import envelope_from
-from api.openapi import body_schema
+from api.openapi import ERRORS, LOOKUP_ERRORS, body_schema
 from api.relay import relay_events
-from api.routes.openai import CHAT_EXAMPLE, ERRORS, check, run
+from api.routes.openai import CHAT_EXAMPLE, check, run
 from api.submissions import submission_for
 from tasks.errors import Conflict, InvalidRequest, JobNotFound, error_from_json
 from tasks.ids import new_id
@@ -135,13 +135,13 @@ async def page(request: Request, limit: int = Query(20, ge=1, le=100), after: st
     )
 
 
-@router.get("/{job_id}", responses={404: ERRORS[404]})
+@router.get("/{job_id}", responses={**LOOKUP_ERRORS})
 async def get(job_id: str, request: Request) -> Response:
     """Return a job's status, with the times of each stage."""
     return JSONResponse(job_json(await find(process_of(request), job_id)))
 
 
-@router.get("/{job_id}/result", responses={404: ERRORS[404]})
+@router.get("/{job_id}/result", responses={**LOOKUP_ERRORS})
 async def result(job_id: str, request: Request) -> Response:
     """Return the answer of a job that succeeded, or the error of one that failed; 409 while it is queued or running."""
     process = process_of(request)
@@ -156,7 +156,7 @@ async def result(job_id: str, request: Request) -> Response:
     raise JobNotFound(f"The result of job {job_id!r} has expired.")
 
 
-@router.get("/{job_id}/events", responses={204: {"description": "There are no further events."}, 404: ERRORS[404]})
+@router.get("/{job_id}/events", responses={204: {"description": "There are no further events."}, **LOOKUP_ERRORS})
 async def events(job_id: str, request: Request) -> Response:
     """Stream a job's events as server-sent events until its end: all of them, or those after `Last-Event-ID`.
 
@@ -220,7 +220,7 @@ async def derender(job_id: str, request: Request) -> Response:
     return await run(request, submission)
 
 
-@router.delete("/{job_id}", responses={404: ERRORS[404]})
+@router.delete("/{job_id}", responses={**LOOKUP_ERRORS})
 async def cancel(job_id: str, request: Request) -> Response:
     """Cancel a job; its workers stop at once. A job that has ended stays as it is."""
     process = process_of(request)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from api.auth import require_key
 from api.bodies import read_json_object
 from api.deps import Process, process_of
-from api.openapi import body_schema
+from api.openapi import ERRORS, LOOKUP_ERRORS, body_schema
 from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
 from api.submissions import submission_for
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
@@ -19,7 +19,7 @@ from tasks.ids import new_id
 from tasks.ledger.store import Entry
 from tasks.pipeline import Submission
 from tasks.protocol.anthropic import MessagesRequest
-from tasks.protocol.base import ErrorEnvelope, JsonObject, WireModel, read_wire
+from tasks.protocol.base import JsonObject, WireModel, read_wire
 from tasks.protocol.openai_chat import ChatCompletionRequest
 from tasks.protocol.openai_completions import CompletionRequest
 from tasks.protocol.openai_models import list_models
@@ -38,13 +38,6 @@ from tasks.specs import ENDPOINTS, GENERATE, Endpoint
 
 router = APIRouter(dependencies=[Depends(require_key)], tags=["OpenAI"])
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorEnvelope, "description": "The request is not valid; `param` names the field."},
-    404: {"model": ErrorEnvelope, "description": "The model does not exist."},
-    413: {"model": ErrorEnvelope, "description": "The body is too large."},
-    429: {"model": ErrorEnvelope, "description": "Too many requests are queued; see `Retry-After`."},
-    503: {"model": ErrorEnvelope, "description": "No worker or engine is available; see `Retry-After`."},
-}
 CHAT = ENDPOINTS["/v1/chat/completions"]
 CHAT_EXAMPLE = {
     "model": "smollm2",
@@ -145,14 +138,14 @@ async def create_chat_completion(request: Request) -> Response:
     return await answer(request, CHAT)
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses={401: ERRORS[401]})
 async def get_models(request: Request) -> Any:
     """List the served models."""
     process = process_of(request)
     return JSONResponse(list_models(process.settings.models, process.started_at).model_dump(mode="json"))
 
 
-@router.get("/v1/models/{name:path}", responses={404: ERRORS[404]})
+@router.get("/v1/models/{name:path}", responses=LOOKUP_ERRORS)
 async def get_model(name: str, request: Request) -> Any:
     """Return one served model, by name or alias."""
     process = process_of(request)

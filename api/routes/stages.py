@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from api.auth import require_key
-from api.openapi import body_schema
-from api.routes.openai import CHAT_EXAMPLE, ERRORS, REQUESTS, answer
+from api.openapi import ERRORS, body_schema
+from api.routes.openai import CHAT_EXAMPLE, REQUESTS, answer
 from tasks.specs import ENDPOINTS
 
 router = APIRouter(dependencies=[Depends(require_key)], tags=["Stages"])

@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from tasks.errors import InvalidRequest
+
 JsonObject = dict[str, Any]
 ToolChoice = Literal["none", "auto", "required"] | JsonObject
 """The named form is `{"type": "function", "function": {"name": ...}}`."""
@@ -44,6 +46,12 @@ class Conversation:
 
     `messages` have the keys that chat templates read: `role`, `content` (text or parts), and, depending on the role,
     `tool_calls`, `tool_call_id`, `name`, `reasoning`. Tool call arguments in the history stay as the client sent them.
+
+    Renderers and templates rely on this shape, so a conversation without it cannot be made, whatever its surface let
+    pass.
+
+    Raises:
+        InvalidRequest: `param` names the message's or the tool's field.
     """
 
     messages: tuple[JsonObject, ...]
@@ -73,6 +81,41 @@ class Conversation:
     options: JsonObject = field(default_factory=dict)
     """Fields that go to the engine unchanged: `stream`, `stream_options`, `return_token_ids`, `cache_salt`, `priority`,
     `kv_transfer_params`, `ec_transfer_params`."""
+
+    def __post_init__(self) -> None:
+        for place, message in enumerate(self.messages):
+            _check_message(message, f"messages.{place}")
+        for place, tool in enumerate(self.tools or ()):
+            _check_function(tool, f"tools.{place}")
+            parameters = tool["function"].get("parameters")
+            _require(parameters is None or isinstance(parameters, dict), f"tools.{place}.function.parameters", "an object")
+
+
+def _check_message(message: Any, where: str) -> None:
+    _require(isinstance(message, dict), where, "an object")
+    _require(isinstance(message.get("role"), str), f"{where}.role", "a string")
+    content = message.get("content")
+    if not isinstance(content, str | None):
+        _require(isinstance(content, list), f"{where}.content", "a string or a list of parts")
+        for place, part in enumerate(content):
+            _require(isinstance(part, str | dict), f"{where}.content.{place}", "a string or an object")
+    calls = message.get("tool_calls")
+    _require(isinstance(calls, list | tuple | None), f"{where}.tool_calls", "a list")
+    for place, call in enumerate(calls or ()):
+        _check_function(call, f"{where}.tool_calls.{place}")
+
+
+def _check_function(value: Any, where: str) -> None:
+    """A tool's definition, or a call: `{"function": {"name": ...}}`."""
+    _require(isinstance(value, dict), where, "an object")
+    function = value.get("function")
+    _require(isinstance(function, dict), f"{where}.function", "an object")
+    _require(isinstance(function.get("name"), str), f"{where}.function.name", "a string")
+
+
+def _require(right: bool, where: str, what: str) -> None:
+    if not right:
+        raise InvalidRequest(f"{where} must be {what}", param=where)
 
 
 @dataclass(frozen=True, slots=True)

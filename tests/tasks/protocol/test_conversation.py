@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
+
+from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import (
     Conversation,
     Tokenization,
@@ -13,7 +17,11 @@ from tasks.protocol.conversation import (
 FULL = Conversation(
     messages=(
         {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}, {"id": "2"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "g"}}],
+        },
     ),
     tools=({"type": "function", "function": {"name": "f"}},),
     tool_choice={"type": "function", "function": {"name": "f"}},
@@ -52,3 +60,28 @@ def test_no_tools_and_an_empty_list_of_tools_stay_different():
 
 def test_the_history_s_tool_calls_are_counted():
     assert count_tool_calls(FULL) == 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "param"),
+    [
+        ([7], [], "messages.0"),
+        ([{"content": "no role"}], [], "messages.0.role"),
+        ([{"role": ["user"]}], [], "messages.0.role"),
+        ([{"role": "user", "content": "a"}, {"role": "user", "content": -1}], [], "messages.1.content"),
+        ([{"role": "user", "content": {"text": "a"}}], [], "messages.0.content"),
+        ([{"role": "user", "content": ["a", None]}], [], "messages.0.content.1"),
+        ([{"role": "assistant", "tool_calls": "look"}], [], "messages.0.tool_calls"),
+        ([{"role": "assistant", "tool_calls": [None]}], [], "messages.0.tool_calls.0"),
+        ([{"role": "assistant", "tool_calls": [{"function": []}]}], [], "messages.0.tool_calls.0.function"),
+        ([{"role": "assistant", "tool_calls": [{"function": {}}]}], [], "messages.0.tool_calls.0.function.name"),
+        ([], ["look"], "tools.0"),
+        ([], [{"function": [None]}], "tools.0.function"),
+        ([], [{"function": {"name": "f"}}, {"function": {"name": 1}}], "tools.1.function.name"),
+        ([], [{"function": {"name": "f", "parameters": "none"}}], "tools.0.function.parameters"),
+    ],
+)
+def test_a_conversation_has_the_shape_that_templates_read(messages: Any, tools: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Conversation(messages=tuple(messages), tools=tuple(tools))
+    assert caught.value.param == param and caught.value.message.startswith(f"{param} must be ")
