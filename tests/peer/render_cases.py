@@ -90,6 +90,8 @@ CHATS: dict[str, Body] = {
     "history of calls": {"messages": [SYSTEM, USER, CALL, RESULT, ANSWER, USER], "tools": [WEATHER]},
     "calls without tools": {"messages": [USER, CALL, RESULT]},
     "two calls": {"messages": [USER, TWO_CALLS, *TWO_RESULTS], "tools": [WEATHER, BARE]},
+    "two calls alone": {"messages": [USER, {**TWO_CALLS, "content": None}, *TWO_RESULTS], "tools": [WEATHER, BARE]},
+    "a text and a call": {"messages": [USER, {**CALL, "content": "Looking."}, RESULT, ANSWER, USER]},
     "malformed arguments": {
         "messages": [
             USER,

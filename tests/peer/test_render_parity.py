@@ -157,6 +157,15 @@ _IDS = (
 )
 _NO_CALLS = "tools without a tool parser: we refuse them for every tokenizer, they do for others than Mistral's"
 _ARGUMENTS = "template arguments: we refuse them on every surface, they ignore them on this one"
+_AS_TEXT = "the template puts arguments between other text: we give it text, they an object, and it fails"
+_NO_CONTENT = (
+    "the template writes calls where there is no content: we give it none, and a text in a message of its own before "
+    "them; they give it an empty text, and the calls are lost"
+)
+_CALLS = (
+    *("history of calls", "calls without tools", "two calls", "two calls alone", "a text and a call"),
+    *("malformed arguments", "reasoning before a call"),
+)
 _UNFORCED = "they hold a call that must be made to a list in JSON; we leave it to the model to write it in its own form"
 KNOWN: dict[tuple[str, str], str] = {
     **{
@@ -165,12 +174,9 @@ KNOWN: dict[tuple[str, str], str] = {
         for case, reason in (("developer", _DEVELOPER), ("low effort", _EFFORTS))
         if (version, case) != ("v15", "low effort")
     },
-    **{
-        (f"mistral-{version}", case): _IDS
-        for version in ("v13", "v15")
-        for case in ("history of calls", "calls without tools", "two calls", "malformed arguments")
-        + ("reasoning before a call",)
-    },
+    **{(f"mistral-{version}", case): _IDS for version in ("v13", "v15") for case in _CALLS},
+    **{(model, case): _AS_TEXT for model in ("deepseek-r1", "deepseek-v3.1") for case in _CALLS},
+    **{(model, case): _NO_CONTENT for model in ("deepseek-v3", "r1-distill-llama") for case in _CALLS},
     **{
         ("mistral-v1", case): _NO_CALLS
         for case in ("tools", "tools that must be called", "a tool that must be called", "strict tools")

@@ -9,9 +9,16 @@ from jinja2 import TemplateError
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import Conversation, JsonObject
 from workers.renderers.base import TextRenderer, given, template_arguments
+from workers.renderers.forms import call_form_of
 from workers.renderers.media import PromptMedia
 from workers.renderers.messages import developer_as_system, shape_messages
-from workers.renderers.templates import compile_template, content_format_of, knows_developer_role, takes_late_system
+from workers.renderers.templates import (
+    CallForm,
+    compile_template,
+    content_format_of,
+    knows_developer_role,
+    takes_late_system,
+)
 from workers.renderers.tools import template_tools
 
 _CONTINUE_HERE = "\ue000continue-here\ue000"
@@ -35,7 +42,7 @@ class JinjaRenderer(TextRenderer):
         tools = arguments.pop("tools", tools)
         chosen = conversation.template or arguments.get("chat_template")
         source = self._source(chosen, with_tools=tools is not None)
-        messages = shape_messages(conversation.messages, content_format_of(source), media)
+        messages = shape_messages(conversation.messages, content_format_of(source), media, _form(source, conversation))
         if not knows_developer_role(source):
             messages = developer_as_system(messages)
         return self._apply(source, messages, tools, arguments)
@@ -80,9 +87,16 @@ class JinjaRenderer(TextRenderer):
         return self._templates["default"]
 
 
+def _form(source: str, conversation: Conversation) -> CallForm:
+    """How the template takes calls; it is not asked for a conversation that has none."""
+    if not any(message.get("tool_calls") for message in conversation.messages):
+        return CallForm()
+    return call_form_of(source) or CallForm()
+
+
 def _mark_end(messages: list[JsonObject]) -> str:
     """Marks where the last message's text ends, and returns that text."""
-    content = messages[-1]["content"] if messages else None
+    content = messages[-1].get("content") if messages else None
     if isinstance(content, str):
         messages[-1]["content"] = f"{content}{_CONTINUE_HERE} "
         return content

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.errors import InvalidRequest
 from tasks.protocol.conversation import JsonObject
 from workers.renderers.media import MEDIA_KINDS, PromptMedia
-from workers.renderers.templates import ContentFormat
+from workers.renderers.templates import CallForm, ContentFormat
 
 _TEXT_OF = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 """Types of text parts, and the key that holds their text."""
@@ -25,17 +25,26 @@ _BILLING_HEADER = "x-anthropic-billing-header"
 
 
 def shape_messages(
-    messages: Iterable[Mapping[str, Any]], content_format: ContentFormat, media: PromptMedia
+    messages: Iterable[Mapping[str, Any]],
+    content_format: ContentFormat,
+    media: PromptMedia,
+    call_form: CallForm = CallForm(),  # noqa: B008  # frozen
 ) -> list[JsonObject]:
-    """Convert content to the template's format and tool call arguments to objects; media are added to `media`.
+    """Convert content and calls to the forms that the template takes; media are added to `media`.
 
     Raises InvalidRequest for content parts that are unknown or that the model does not take, and for malformed tool
     calls.
     """
-    return [_message(message, content_format, media) for message in messages]
+    shaped: list[JsonObject] = []
+    for message in messages:
+        out = _message(message, content_format, media, call_form)
+        shaped += _calls_formed(out, call_form) if "tool_calls" in out else [out]
+    return shaped
 
 
-def _message(message: Mapping[str, Any], content_format: ContentFormat, media: PromptMedia) -> JsonObject:
+def _message(
+    message: Mapping[str, Any], content_format: ContentFormat, media: PromptMedia, call_form: CallForm
+) -> JsonObject:
     role = message["role"]
     content = message.get("content")
     parts: list[Any] = [] if content is None else [content] if isinstance(content, str) else list(content)
@@ -52,7 +61,7 @@ def _message(message: Mapping[str, Any], content_format: ContentFormat, media: P
     match role:
         case "assistant":
             if message.get("tool_calls"):
-                out["tool_calls"] = [_tool_call(call) for call in message["tool_calls"]]
+                out["tool_calls"] = [_tool_call(call, call_form) for call in message["tool_calls"]]
             if (reasoning := message.get("reasoning")) is not None:
                 out["reasoning"] = out["reasoning_content"] = reasoning
         case "tool":
@@ -66,6 +75,25 @@ def _message(message: Mapping[str, Any], content_format: ContentFormat, media: P
         if isinstance(message.get(name), str):
             out[name] = message[name]
     return out
+
+
+def _calls_formed(message: JsonObject, form: CallForm) -> list[JsonObject]:
+    """A message with calls as the template takes it: two messages where text and calls cannot stand in one."""
+    content = message["content"]
+    # A list with one empty part is no content either.
+    has_text = content if isinstance(content, str) else any(part.get("text", part) for part in content)
+    if has_text and form.text_beside == "together":
+        return [message]
+    if has_text and form.text_beside == "apart":
+        text = {name: value for name, value in message.items() if name != "tool_calls"}
+        return [
+            text,
+            *_calls_formed({"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}, form),
+        ]
+    calls = {name: value for name, value in message.items() if name != "content" or form.no_content != "absent"}
+    if "content" in calls:
+        calls["content"] = None if form.no_content == "none" else content[:0]
+    return [calls]
 
 
 def _plain(part: JsonObject) -> str:
@@ -115,13 +143,15 @@ def _without_billing_header(part: Any) -> Any:
     return rest if isinstance(part, str) else {**part, "text": rest}
 
 
-def _tool_call(call: Any) -> JsonObject:
+def _tool_call(call: Any, form: CallForm) -> JsonObject:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or call.get("type", "function") != "function":
         raise InvalidRequest(
             "tool calls in messages must be of type 'function' and have a function object", param="tool_calls"
         )
-    return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
+    arguments = function.get("arguments")
+    formed = _arguments_text(arguments) if form.arguments == "text" else _arguments(arguments)
+    return {**call, "function": {**function, "arguments": formed}}
 
 
 def _arguments(arguments: Any) -> JsonObject:
@@ -132,6 +162,13 @@ def _arguments(arguments: Any) -> JsonObject:
         except ValueError:
             return {}
     return dict(arguments) if isinstance(arguments, Mapping) else {}
+
+
+def _arguments_text(arguments: Any) -> str:
+    """The call's arguments as the model wrote them, be they JSON or not; {} if it wrote none."""
+    if isinstance(arguments, str):
+        return arguments if arguments.strip() else "{}"
+    return json.dumps(_arguments(arguments), ensure_ascii=False)
 
 
 def developer_as_system(messages: list[JsonObject]) -> list[JsonObject]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
@@ -16,6 +17,19 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 ContentFormat = Literal["string", "openai"]
 """Whether a template reads a message's content as text or as a list of parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a template takes an assistant's message with calls; the reference gives every template the defaults."""
+
+    arguments: Literal["object", "text"] = "object"
+    """A call's arguments as an object, for templates that write JSON or go through the items, or as JSON text, for
+    templates that put it between other text."""
+    no_content: Literal["empty", "none", "absent"] = "empty"
+    """What stands for the content of a message that has calls alone."""
+    text_beside: Literal["together", "apart", "dropped"] = "together"
+    """A text beside calls: in the same message, in one of its own before it, or nowhere if the template refuses both."""
 
 
 class _Generation(Extension):
