@@ -351,12 +351,13 @@ def cancel_job(client: Client, job_id: str) -> None:
 @_client_options
 @click.pass_context
 def models(context: click.Context, url: str, key: str | None) -> None:
-    """List the served models, or download a model's files.
+    """List the served models, download a model's files, or say what a folder is served with.
 
     \b
     Example:
       tokenyard models
       tokenyard models pull smollm2
+      tokenyard models check /models/Qwen3-8B
     """
     if context.invoked_subcommand is None:
         for model in Client(url, key).request("GET", "/v1/models")["data"]:
@@ -374,6 +375,20 @@ def pull_model(name: str) -> None:
       tokenyard models pull Qwen/Qwen3-0.6B
     """
     sys.exit(subprocess.run(python("workers.models", "pull", name), check=False).returncode)
+
+
+@models.command("check")
+@click.argument("folder")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check_model(folder: str, as_json: bool) -> None:
+    """Say which renderer and parsers a model's FOLDER is served with, why, and what is wrong with it.
+
+    \b
+    Example:
+      tokenyard models check /models/Qwen3-8B
+    """
+    flags = ["--json"] if as_json else []
+    sys.exit(subprocess.run(python("workers.models", "check", folder, *flags), check=False).returncode)
 
 
 if __name__ == "__main__":

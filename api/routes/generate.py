@@ -42,6 +42,7 @@ async def generate(request: Request) -> Response:
 
 @router.post(
     "/abort_requests",
+    response_class=Response,
     responses=ERRORS,
     openapi_extra=body_schema(AbortRequest, {"request_ids": ["my-request-1"]}),
 )
