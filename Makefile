@@ -7,7 +7,7 @@ TESTS := $(PY) -m pytest -n 2 --dist loadfile
 # What `make record` asks the reference anew.
 MODULES := tests/peer
 
-.PHONY: demo up test check peer smoke record fuzz fix bench lock clean
+.PHONY: demo up test check peer smoke record fuzz chaos fix bench lock clean
 
 demo: .venv/.demo
 	.venv/bin/tokenyard demo
@@ -38,6 +38,10 @@ record: .venv/.dev
 # Ten minutes of bodies that may be wrong in any way, then ten of requests made from the API's own description.
 fuzz: .venv/.dev
 	TOKENYARD_FUZZ_S=600 $(PY) -m pytest tests/fuzz
+
+# A minute in which everything is killed at random, under two hundred streams and two hundred jobs.
+chaos: .venv/.dev
+	TOKENYARD_CHAOS_S=60 TOKENYARD_CHAOS_JOBS=200 $(PY) -m pytest tests/chaos
 
 fix: .venv/.dev
 	.venv/bin/ruff format .

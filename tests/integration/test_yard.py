@@ -10,9 +10,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+import redis
 from tokenizers import Tokenizer
 
 from api.cli.yard import free_port
+from tasks.ledger import keys
 from tests.conftest import RedisServer, redis_binary
 from tests.integration.harness import Yard, echoed, scripted_model, write_tokenizer
 
@@ -128,6 +130,28 @@ async def test_what_comes_while_no_worker_of_a_stage_lives_is_done(
     for name in killed:
         yard.start_worker(kind, name)
     assert await asyncio.gather(*streams) == [echoed(tokenizer, PROMPT.format(n), 20) for n in range(4)]
+
+
+async def test_a_request_that_gets_further_is_never_exhausted(
+    yard: Yard, http: aiohttp.ClientSession, tokenizer: Tokenizer
+) -> None:
+    job_id = await yard.submit(http, PROMPT.format(5), 300)
+    with redis.Redis.from_url(yard.redis.url) as ledger:
+        for lost in range(1, 5):  # more than may be lost without progress
+            await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
+            written = ledger.xlen(keys.TOKENS + job_id)
+            while lost > 1 and ledger.xlen(keys.TOKENS + job_id) == written:
+                await asyncio.sleep(0.02)
+            report = await yard.until(http, lambda report: sum(busy_of(report).values()) == 1)
+            victim = yard.name_of(max(busy_of(report), key=lambda pid: busy_of(report)[pid]))
+            yard.kill(victim)
+            yard.start_worker("gpu", victim)
+            while (await yard.job(http, job_id))["stages"]["generate"]["attempts"] == lost:
+                await asyncio.sleep(0.1)
+    job = await yard.finished(http, job_id)
+    assert job["status"] == "succeeded" and job["stages"]["generate"]["attempts"] == 5
+    result = await yard.job(http, job_id, "/result")
+    assert result["choices"][0]["message"]["content"] == echoed(tokenizer, PROMPT.format(5), 300)
 
 
 async def test_a_stopping_worker_gives_its_streams_to_another(

@@ -25,6 +25,8 @@ from workers.runtime.process import Runtime
 log = get_logger(__name__)
 
 HEALTH_INTERVAL_S = 3.0
+ONLY_WHOLE = frozenset({"prompt_logprobs", "prompt_logprob_token_ids"})
+"""Sampling parameters whose results an engine sends with a whole answer only."""
 OF_WHOLE = frozenset(
     {
         "prompt_logprobs",
@@ -83,8 +85,11 @@ class Generator:
         if job.stages[-1] == GENERATE:
             context = describe_tokens(job, body, token_ids)
             answer = TokenAnswer(context, keep=job.detached or not job.stream)
+        # An engine that answers at once shows no progress until its end. A request that has lost a worker is streamed:
+        # what it got is kept, and the next lost worker does not count against it.
+        stream = job.followed or (claim.attempt > 1 and not ONLY_WHOLE & request.sampling_params.keys())
         engine_name = self._models[job.model].engine.model
-        request = request.model_copy(update={"model": engine_name or job.model, "stream": job.followed})
+        request = request.model_copy(update={"model": engine_name or job.model, "stream": stream})
         earlier: dict[int, list[int]] = {}
         finished: set[int] = set()
         if job.token_chunks:
@@ -104,10 +109,10 @@ class Generator:
                     for index in range(choice_count(request)):
                         if index not in finished:
                             choices.create_task(
-                                self._continue(engine, request, index, earlier.get(index, []), writer, job.followed)
+                                self._continue(engine, request, index, earlier.get(index, []), writer, stream)
                             )
             else:
-                async with aclosing(engine.generate(request, stream=job.followed)) as chunks:
+                async with aclosing(engine.generate(request, stream=stream)) as chunks:
                     await _pump(chunks, writer)
             writer.end()
         await writer.close(len(token_ids), sum(map(len, earlier.values())))
