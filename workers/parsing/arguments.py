@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from workers.parsing.styles_elements import Elements
@@ -42,6 +43,15 @@ BODY_TOKENS: dict[str, tuple[str, ...]] = {
     "minimax_m3": ("]<]minimax[>[",),
 }
 """Style → punctuation that may be an added token; the body reads it as text, even if the token is special."""
+
+
+def spelled(style: str, spell: Callable[[str], str]) -> Body:
+    """A body's style with its punctuation as `spell` spells it."""
+    body = BODIES[style]
+    if isinstance(body, GemmaObject):
+        return replace(body, quote=spell(body.quote))
+    return replace(body, namespace=spell(body.namespace)) if isinstance(body, Elements) else body
+
 
 SCHEMA_BODIES: frozenset[str] = frozenset({"minimax_m3"})
 """Bodies whose nested values are typed by the schema; the state then holds the schemas."""
@@ -85,6 +95,7 @@ STYLES: dict[str, Mapping[str, Any]] = {
     "key": NAMES,
     "text": {"": "as written", "trimmed": "without line feeds before the first call or word"},
     "reasoning": {"": "as written", "trimmed": "without white space at its end"},
+    "doubt": {"": "only a marker ends the call", "end": "the end of the output ends it as well"},
 }
 
 Types = tuple[str, ...]

@@ -19,7 +19,7 @@ class CallReader:
 
     __slots__ = (
         "begun_value", "body", "call", "call_id", "call_ids", "captured", "closed", "count", "events", "index", "kept",
-        "key", "lead", "name", "raw", "state", "value",
+        "key", "lead", "name", "raw", "said", "state", "value",
     )  # fmt: skip
 
     def __init__(self, state: ParserState, call_ids: str) -> None:
@@ -27,6 +27,7 @@ class CallReader:
         self.call_ids = call_ids
         self.events: list[ParseEvent] = []
         self.lead = state.lead
+        self.said = state.said
         self.raw = state.raw
         self.call = state.call
         self.index = state.index

@@ -6,10 +6,11 @@ The leftmost marker wins; if two begin at the same place, the longer one. Only t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from workers.parsing.spec import Go, Mode
+from workers.parsing.styles_json import Body
 
 
 def _prefix_pattern(literal: str) -> str:
@@ -40,6 +41,8 @@ class Live:
     pattern: re.Pattern[str] | None
     final: re.Pattern[str] | None
     prefixes: frozenset[str]
+    body: Body | None = None
+    """Sink.BODY: the argument style."""
 
     def find(self, text: str, at: int, *, final: bool) -> tuple[int, int, str | None]:
         """The first marker at or after `at`, as (start, end, literal).
@@ -57,9 +60,14 @@ class Live:
         return found.start(), found.end(), literal
 
 
-def compile_mode(mode: Mode, rules: Mapping[str, Go], added_tokens: Mapping[str, int]) -> Live:
-    """Compile a mode. `rules` maps literals to targets; an added token's literal is recognised by its id only."""
-    text = {literal: go for literal, go in rules.items() if literal not in added_tokens}
+def compile_mode(
+    mode: Mode, rules: Mapping[str, Go], added_tokens: Mapping[str, int], spell: Callable[[str], str], body: Body | None
+) -> Live:
+    """Compile a mode. `rules` maps literals to targets; an added token's literal is recognised by its id only.
+
+    spell: a literal as it is read, with a stand-in for each token in it.
+    """
+    text = {spell(literal): go for literal, go in rules.items() if literal not in added_tokens}
     ids = {added_tokens[literal]: go for literal, go in rules.items() if literal in added_tokens}
     prefixes = frozenset(literal[:size] for literal in text for size in range(1, len(literal)))
-    return Live(mode, text, ids, _compile(text, partial=True), _compile(text, partial=False), prefixes)
+    return Live(mode, text, ids, _compile(text, partial=True), _compile(text, partial=False), prefixes, body)

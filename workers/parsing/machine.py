@@ -81,7 +81,7 @@ def step(parser: Parser, state: ParserState, pieces: Sequence[Piece]) -> tuple[P
     run = Run(parser, state)
     for piece in pieces:
         if isinstance(piece, str):
-            run.read(piece)
+            run.read_text(piece)
         else:
             run.read_token(piece)
     return run.freeze(), run.merged()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tasks.protocol.events import CallArguments, ParseEvent, Reasoning, Text
-from workers.parsing import arguments
+from tasks.protocol.events import CallArguments, CallStart, ParseEvent, Reasoning, Text
 from workers.parsing.binding import Parser
 from workers.parsing.calls import MAX_LEAD, CallReader
 from workers.parsing.lexer import Live
@@ -21,7 +21,8 @@ MAX_CAPTURE = 256
 """Longest name, id or key of an argument, in characters."""
 
 _WORD = re.compile(r"\S")
-_MARKUP = frozenset({Sink.GAP, Sink.SKIP, Sink.DROP, Sink.NAME, Sink.ID, Sink.KEY, Sink.VALUE, Sink.BODY})
+_MARKUP = frozenset({Sink.GAP, Sink.SKIP, Sink.DROP, Sink.NAME, Sink.ID, Sink.KEY, Sink.VALUE, Sink.BODY, Sink.DOUBT})
+_EMPTY = Mode(Sink.VALUE)
 
 
 def merge(events: Sequence[ParseEvent]) -> list[ParseEvent]:
@@ -74,6 +75,7 @@ class Run(CallReader):
             mode=self.mode,
             held=self.held,
             lead=self.lead,
+            said=self.said,
             raw=self.raw,
             call=self.call,
             index=self.index,
@@ -90,9 +92,35 @@ class Run(CallReader):
         )
 
     def merged(self) -> list[ParseEvent]:
-        return merge(self.events) if len(self.events) > 1 else self.events
+        events = merge(self.events) if len(self.events) > 1 else self.events
+        return list(map(self._spelled, events)) if self.parser.spelling else events
+
+    def _spelled(self, event: ParseEvent) -> ParseEvent:
+        """The event with the text of tokens in place of what they were read as."""
+        if isinstance(event, Text | Reasoning):
+            text = self._spell(event.text)
+            return event if text is event.text else replace(event, text=text)
+        if isinstance(event, CallArguments):
+            fragment = self._spell(event.fragment, escaped=True)
+            return event if fragment is event.fragment else replace(event, fragment=fragment)
+        if isinstance(event, CallStart):
+            return replace(event, name=self._spell(event.name), call_id=event.call_id and self._spell(event.call_id))
+        return event
+
+    def _spell(self, text: str, *, escaped: bool = False) -> str:
+        if not text.isascii():
+            for stand_in, literal in self.parser.spelling.items():
+                if stand_in in text:
+                    text = text.replace(stand_in, json.dumps(literal, ensure_ascii=False)[1:-1] if escaped else literal)
+        return text
 
     # ---- reading -------------------------------------------------------------------------------------------------
+
+    def read_text(self, text: str) -> None:
+        """Read the text of ordinary tokens, in which no character stands for a token."""
+        if self.parser.spelling and not text.isascii():
+            text = text.translate(dict.fromkeys(map(ord, self.parser.spelling), "\ufffd"))
+        self.read(text)
 
     def read(self, text: str, *, final: bool = False) -> None:
         """Read text; with `final`, nothing is held back."""
@@ -132,7 +160,9 @@ class Run(CallReader):
                 self._apply(token.text, go)
                 return
             # Inside a string a marker is data, even as a token of its own; anywhere else it ends the body.
-            if token.token_id in self.parser.marker_ids and self.body and self._style(here).whole(self.body):
+            if token.token_id in self.parser.marker_ids and self.body and self._style(here).may_end(self.body):
+                if self.call == 2:
+                    self.close()
                 self._leave_body(here, "")
                 self.read_token(token)
                 return
@@ -146,10 +176,16 @@ class Run(CallReader):
         elif go is not None:
             self._apply(token.text, go)
             return
-        marker = token.token_id in self.parser.marker_ids and self.state.table != "plain"
-        if token.special and self.state.skip_special and not marker and token.text not in self.parser.inner:
-            return
-        self.read(token.text)
+        hides = token.special and self.state.skip_special and token.text not in self.parser.inner
+        if hides and (token.token_id not in self.parser.marker_ids or self.state.table == "plain"):
+            sink = here.mode.sink
+            if sink is Sink.DOUBT and len(self.lead or "") <= MAX_LEAD:
+                self.lead = (self.lead or "") + token.text
+                return
+            # Inside an argument, the token's text is part of the value.
+            if not (sink in (Sink.VALUE, Sink.DOUBT) or (sink is Sink.BODY and self._in_string(here))):
+                return
+        self.read(self.parser.stand_ins.get(token.token_id, token.text))
 
     def end_of_output(self, *, cut: bool) -> None:
         """End the output; `cut` means that the model had not finished."""
@@ -158,6 +194,10 @@ class Run(CallReader):
         here = self.table.modes[self.mode]
         if here.mode.sink is Sink.BODY and self.body is not None and self._style(here).whole(self.body):
             self.call, self.raw = 0, ""
+        if here.mode.sink is Sink.DOUBT and here.mode.style == "end" and not cut:
+            self.close_value(self.table.modes[here.mode.then].mode)
+            self.end()
+            return
         if self.call:
             probe = here.mode.sink is Sink.BODY and self.call == 1 and self.mode == self.table.answer
             unsure = probe and (self.body is None or not self._style(here).sure(self.body))
@@ -166,11 +206,11 @@ class Run(CallReader):
             return
         if here.mode.sink in _MARKUP:
             # An unfinished header is text; a gap, or a marker with nothing after it, gives no event.
-            if self.captured:
+            if self.captured or (self.raw and _WORD.search(self.lead or "")):
                 self._fail()
             return
-        if here.mode.sink is Sink.REASONING and self.captured and self.state.reasoning:
-            self.events.append(Reasoning(self.captured))
+        if here.mode.sink is Sink.REASONING and self.captured:
+            self._thought(self.captured)
         self.captured = ""
         if self.lead and not self.closed:
             self._text(self.lead)
@@ -188,9 +228,12 @@ class Run(CallReader):
         elif sink is Sink.REASONING:
             self._reason(here, plain)
         elif sink is Sink.GAP:
-            if self.raw and _WORD.search(plain):
-                self.lead = self.raw + (self.lead or "")
-                self.raw = ""
+            if self.raw:
+                # What follows a section's opening is dropped with it if a call follows soon.
+                self.lead = (self.lead or "") + plain
+                if len(self.raw) + len(self.lead) <= MAX_LEAD:
+                    return end
+                plain, self.raw, self.lead = self.raw + self.lead, "", ""
             self._content(plain)
         elif sink is Sink.SKIP:
             word = _WORD.search(text, at, end)
@@ -200,24 +243,41 @@ class Run(CallReader):
                 self._fail()
             return skipped
         elif sink is Sink.DROP:
-            self._keep_raw(plain)
+            room = end if self.call == 2 else max(at, at + MAX_LEAD - len(self.raw))
+            self._keep_raw(plain[: room - at])
+            if room < end:
+                self._fail()
+                return room
         elif sink is Sink.VALUE:
             self.read_value(here.mode, plain)
+        elif sink is Sink.DOUBT:
+            return self._doubt(here, plain, at, end)
         else:
-            self.captured += plain
-            if len(self.captured) > MAX_CAPTURE:
+            room = at + MAX_CAPTURE - len(self.captured)
+            self.captured += plain[: room - at]
+            if room < end:
                 self._fail()
+                return room
         return end
+
+    def _doubt(self, here: Live, plain: str, at: int, end: int) -> int:
+        lead = self.lead or ""
+        if plain.isspace() and len(lead) + len(plain) <= MAX_LEAD:
+            self.lead = lead + plain
+            return end
+        self.mode, self.lead = here.mode.then, ""
+        self.read_value(self.table.modes[self.mode].mode, lead)
+        return at
 
     def _content(self, plain: str) -> None:
         if self.lead is None:
-            self.events.append(Text(plain))
+            self._text(plain)
             return
         word = _WORD.search(plain)
         if word is None and len(self.lead) + len(plain) <= MAX_LEAD:
             self.lead += plain
             return
-        self.events.append(Text(self.lead + plain))
+        self._text(self.lead + plain)
         self.lead = None
 
     def _reason(self, here: Live, plain: str) -> None:
@@ -227,12 +287,25 @@ class Run(CallReader):
             kept = plain[: max(len(kept), len(plain) - MAX_LEAD)]
             self.captured = plain[len(kept) :]
             plain = kept
-        if plain and self.state.reasoning:
-            self.events.append(Reasoning(plain))
+        if plain:
+            self._thought(plain)
+
+    def _thought(self, text: str) -> None:
+        if self.state.reasoning:
+            self.events.append(Reasoning(self._parted("r", text) if self.table.parted else text))
 
     def _text(self, text: str) -> None:
         if text:
-            self.events.append(Text(text))
+            self.events.append(Text(self._parted("t", text) if self.table.parted else text))
+
+    def _parted(self, kind: str, text: str) -> str:
+        """The text, after a line feed if an earlier message has text of this kind."""
+        if kind.upper() in self.said:
+            self.said = self.said.replace(kind.upper(), kind)
+            return "\n" + text
+        if kind not in self.said:
+            self.said += kind
+        return text
 
     def _keep_raw(self, text: str) -> None:
         if self.call < 2 or self.state.complete:
@@ -243,6 +316,17 @@ class Run(CallReader):
     def _apply(self, literal: str, go: Go) -> None:
         here = self.table.modes[self.mode].mode
         there = self.table.modes[go.to].mode
+        if there.sink is Sink.DOUBT:
+            self.mode, self.lead = go.to, literal
+            return
+        if here.sink is Sink.DOUBT:
+            self.close_value(self.table.modes[here.then].mode)
+            self.lead = ""
+        elif here.sink is Sink.GAP and self.raw and Emit.CALL not in go.emits and _WORD.search(self.lead or ""):
+            # No call follows a section's opening: both are text.
+            self.raw, self.lead = "", self.raw + (self.lead or "")
+            self._text(self.lead)
+            self.lead = None
         opened = bool(self.raw)
         if here.sink not in _MARKUP and there.sink in _MARKUP:
             self.raw, opened = self.lead or "", True
@@ -267,6 +351,8 @@ class Run(CallReader):
                 if self.call == 2:
                     self._abandon()
                     self.raw = literal
+                elif Emit.END in go.emits:
+                    self.raw = literal
                 self.call, self.name, self.call_id, self.count = 1, "", None, 0
             elif emit is Emit.BEGIN:
                 if not self._begin():
@@ -277,6 +363,11 @@ class Run(CallReader):
                 self.end()
             elif emit is Emit.KEEP:
                 self._kept(literal, there)
+            elif emit is Emit.EMPTY:
+                self.open_value()
+                self.close_value(_EMPTY)
+            elif emit is Emit.PART:
+                self.said = self.said.upper()
             elif emit is not Emit.READ:
                 self.value = "s" if emit is Emit.STRING else "j"
         self._enter(go.to)
@@ -320,15 +411,18 @@ class Run(CallReader):
 
     def _abandon(self) -> None:
         """Give up the unfinished call: what the client has not seen of its markup becomes text."""
-        body = self.table.modes[self.mode].mode
+        here = self.table.modes[self.mode]
+        sink = here.mode.sink
         unseen = self.raw
         if self.call == 2 and not self.state.complete:
             self.index += 1
             unseen += self.captured
-            if self.body is not None and body.sink is Sink.BODY:
-                unseen += arguments.BODIES[body.style].held(self.body)
+            if self.body is not None and here.body is not None:
+                unseen += here.body.held(self.body)
         elif not self.state.complete or self.call < 2:
             unseen += self.captured
+        if sink is Sink.DOUBT or (sink is Sink.GAP and self.raw):
+            unseen += self.lead or ""
         self.forget()
         self._text(unseen)
 
@@ -340,8 +434,10 @@ class Run(CallReader):
 
     # ---- bodies --------------------------------------------------------------------------------------------------
 
-    def _style(self, here: Live) -> Body:
-        return arguments.BODIES[here.mode.style]
+    @staticmethod
+    def _style(here: Live) -> Body:
+        assert here.body is not None
+        return here.body
 
     def _in_string(self, here: Live) -> bool:
         return self.body is not None and self._style(here).in_string(self.body)

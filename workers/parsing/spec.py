@@ -51,6 +51,9 @@ class Sink(StrEnum):
     """The value of the last key, typed by the tool's schema."""
     BODY = "body"
     """An argument style reads it, and decides where it ends."""
+    DOUBT = "doubt"
+    """After a marker that may be part of a value: it ends the value, and the call, only if one of this mode's markers
+    follows (white space may be between); otherwise all of it is text of the value, which `then` reads on."""
 
 
 class Emit(StrEnum):
@@ -70,16 +73,21 @@ class Emit(StrEnum):
     """The value that follows is a string, whatever the schema says."""
     JSON = "json"
     """The value that follows is JSON, whatever the schema says."""
+    EMPTY = "empty"
+    """The element of the last key closes itself: its value is empty."""
+    PART = "part"
+    """A message begins: a line feed comes between it and earlier text, or reasoning, of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What the parser is reading: where plain text goes and, for a body, which mode follows it."""
+    """What the parser is reading: where plain text goes and, for a body or a doubt, which mode follows it."""
 
     sink: Sink
     style: str = ""
     """Sink.BODY: a name in `arguments.BODIES`. Sink.VALUE: a name in `arguments.VALUES`. Sink.NAME, ID and KEY: a
-    name in `arguments.NAMES`. Sink.TEXT and REASONING: "trimmed". "" leaves the text as written."""
+    name in `arguments.NAMES`. Sink.TEXT and REASONING: "trimmed". Sink.DOUBT: "end", if the end of the output ends the
+    call as well. "" leaves the text as written."""
     then: str = CONTENT
 
 
@@ -189,7 +197,7 @@ class Format:
                 continue
             found.add(mode)
             todo += [go.to for (source, _), go in self.rules.items() if source == mode]
-            if known[mode].sink is Sink.BODY:
+            if known[mode].sink in (Sink.BODY, Sink.DOUBT):
                 todo.append(known[mode].then)
         return found
 

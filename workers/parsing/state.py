@@ -35,7 +35,10 @@ class ParserState:
     held: str = ""
     """The beginning of a marker."""
     lead: str | None = None
-    """Leading white space that is held back because a call may follow; None after other text."""
+    """Text that is held back: white space because a call may follow; what is written between a section's opening and its
+    first call; what may end a value (`Sink.DOUBT`). None after other text."""
+    said: str = ""
+    """What the answer has so far, if it consists of messages: t text, r reasoning; in capitals since a message began."""
     raw: str = ""
     """A call's markup so far; it becomes text if it turns out not to be a call."""
     call: int = 0

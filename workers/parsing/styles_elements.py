@@ -34,19 +34,19 @@ class Elements:
     parent: str
     typing: Typing
 
-    # t: the open argument's text; at: how far its tags have been counted; d: the nesting depth there;
-    # n: arguments written.
+    # t: the open argument's text; at: how far its tags have been counted; o: the names of the elements open there, and
+    # whether the last tag opened one; n: arguments written.
     def begin(self, name: str | None) -> dict[str, Any]:
-        return {"t": "", "at": 0, "d": 0, "n": 0}
+        return {"t": "", "at": 0, "o": [], "bare": False, "n": 0}
 
     def feed(self, state: dict[str, Any], text: str, at: int, call: Call) -> tuple[int, Status]:
         held = state["t"]
         text, offset = held + text[at:], at - len(held)
         base = 0
         tags = _tags(self.namespace)
-        counted = state["at"]
+        counted, opened = state["at"], state["o"]
         while True:
-            if not state["d"] and counted == base:
+            if not opened and counted == base:
                 word = _WORD.search(text, base)
                 if word is None:
                     state.update(t=text[base:], at=0)
@@ -59,17 +59,40 @@ class Elements:
                 state.update(t=text[base:], at=counted - base)
                 return offset + len(text), Status.MORE
             closes, name = tag.groups()
-            if closes and not state["d"]:
+            name = name if closes else name.removesuffix("/").rstrip()
+            cut = opened and (
+                # An element may lack its end: it cannot hold both text and an element, and its parent's end is its own.
+                (closes and name not in opened and name.split(" ")[0] == self.parent)
+                or (not closes and state["bare"] and _WORD.search(text, counted, tag.start()) and len(opened) == 1)
+            )
+            if cut:
+                parsed = _parse(text[base : tag.start()].strip(), tags)
+                if parsed is None:
+                    return self._fail(state, text, base, held, offset, tag.end())
+                self._add_argument(state, *parsed, call)
+                opened.clear()
+                base = counted = tag.start()
+                continue
+            if closes and not opened:
                 if name.split(" ")[0] != self.parent:
                     return self._fail(state, text, base, held, offset, tag.end())
                 call.add_arguments("}" if state["n"] else "{}")
                 state.update(t="", at=0)
                 return offset + tag.end(), Status.DONE
-            if not closes and (len(name) > MAX_NAME or not name.strip() or state["d"] >= MAX_DEPTH):
+            if not closes and (len(name) > MAX_NAME or not name.strip() or len(opened) >= MAX_DEPTH):
                 return self._fail(state, text, base, held, offset, tag.end())
-            state["d"] += -1 if closes else 1
+            if closes:
+                if name not in opened:
+                    return self._fail(state, text, base, held, offset, tag.end())
+                del opened[len(opened) - 1 - opened[::-1].index(name) :]
+            else:
+                if state["bare"] and opened and _WORD.search(text, counted, tag.start()):
+                    opened.pop()
+                if not tag[2].endswith("/"):
+                    opened.append(name)
+            state["bare"] = not closes and not tag[2].endswith("/")
             counted = tag.end()
-            if closes and not state["d"]:
+            if not opened:
                 parsed = _parse(text[base : tag.end()].strip(), tags)
                 if parsed is None:
                     return self._fail(state, text, base, held, offset, tag.end())
@@ -93,10 +116,10 @@ class Elements:
         state["n"] += 1
 
     def begun(self, state: dict[str, Any]) -> bool:
-        return bool(state["n"] or state["d"] or state["t"].strip())
+        return bool(state["n"] or state["o"] or state["t"].strip())
 
     def in_string(self, state: dict[str, Any]) -> bool:
-        return False
+        return bool(state["o"])
 
     def held(self, state: dict[str, Any]) -> str:
         return str(state["t"])
@@ -104,25 +127,44 @@ class Elements:
     def whole(self, state: dict[str, Any]) -> bool:
         return False
 
+    def may_end(self, state: dict[str, Any]) -> bool:
+        return False
+
     def sure(self, state: dict[str, Any]) -> bool:
         return True
 
 
 def _parse(text: str, tags: re.Pattern[str]) -> tuple[str, Element] | None:
-    """Parse a text that is one element: its name, and its text or child elements; None if it is anything else."""
-    stack: list[tuple[str, list[tuple[str, Any]], str]] = [("", [], "")]
-    at = 0
+    """Parse a text that is one element: its name, and its text or child elements; None if it is anything else.
+
+    An element that lacks its end ends where text follows its beginning and another one begins, or where its parent ends.
+    """
+    stack: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
+    at, bare = 0, False
+
+    def close(between: str) -> None:
+        opened, children = stack.pop()
+        stack[-1][1].append((opened, children if children else between))
+
     for tag in tags.finditer(text):
         closes, name = tag.groups()
         between = text[at : tag.start()]
         at = tag.end()
-        if not closes:
-            stack.append((name, [], ""))
-            continue
-        opened, children, _ = stack.pop()
-        if opened != name or not stack:
-            return None
-        stack[-1][1].append((name, children if children else between))
-    if len(stack) != 1 or len(stack[0][1]) != 1 or at != len(text):
-        return None
-    return stack[0][1][0]
+        if closes:
+            if name not in [opened for opened, _ in stack]:
+                return None
+            while stack[-1][0] != name:
+                close(between)
+            close(between)
+        else:
+            if bare and _WORD.search(between):
+                close(between)
+            empty = name.endswith("/")
+            stack.append((name.removesuffix("/").rstrip(), []))
+            if empty:
+                close("")
+        bare = not closes and not name.endswith("/")
+    while len(stack) > 1:
+        close(text[at:])
+        at = len(text)
+    return stack[0][1][0] if len(stack[0][1]) == 1 and at == len(text) else None

@@ -156,5 +156,8 @@ class GemmaObject:
     def whole(self, state: dict[str, Any]) -> bool:
         return False
 
+    def may_end(self, state: dict[str, Any]) -> bool:
+        return False
+
     def sure(self, state: dict[str, Any]) -> bool:
         return True

@@ -60,6 +60,10 @@ class Body(Protocol):
         """Whether the output may end here without cutting off a call."""
         ...
 
+    def may_end(self, state: dict[str, Any]) -> bool:
+        """Whether a marker that follows here ends the body, and the call if one is open."""
+        ...
+
     def sure(self, state: dict[str, Any]) -> bool:
         """Whether the text since the last call is certain to begin another call, and does not just look like one."""
         ...
@@ -108,6 +112,9 @@ class JsonObject:
     def whole(self, state: dict[str, Any]) -> bool:
         return False
 
+    def may_end(self, state: dict[str, Any]) -> bool:
+        return False
+
     def sure(self, state: dict[str, Any]) -> bool:
         return True
 
@@ -129,7 +136,8 @@ class JsonCalls:
     known: tuple[str, ...] | None = None
 
     # p, the phase: ^ before the body, { before an object, K key or }, k key, q in a key, : colon, v before a value,
-    # V in a value, c comma or }, "," after an object of a list, ; after an object of no list.
+    # V in a value, c comma or }, "," after an object of a list, whose call ends with what follows it: a call list that is
+    # cut before its end is no call; "]" before the list's end, ; after an object of no list, . complete.
     # w, what the value is: n name, i id, a arguments, s arguments as a string, z null for arguments, x ignored.
     def begin(self, name: str | None) -> dict[str, Any]:
         return {"p": "^", "list": False, **self._empty()}
@@ -166,7 +174,10 @@ class JsonCalls:
                     continue
                 if char != "}" or phase == "k":
                     return at, Status.FAIL
-                return self._close(state, at, call)
+                at, status = self._close(state, at, call)
+                if status is not Status.MORE:
+                    return at, status
+                continue
             elif phase == ":":
                 if char != ":":
                     return at, Status.FAIL
@@ -177,16 +188,20 @@ class JsonCalls:
                 continue
             elif phase == "c":
                 if char == "}":
-                    return self._close(state, at, call)
+                    at, status = self._close(state, at, call)
+                    if status is not Status.MORE:
+                        return at, status
+                    continue
                 if char != ",":
                     return at, Status.FAIL
                 state["p"] = "k"
             elif phase == ",":
-                if char == "]":
-                    return at + 1, Status.DONE
-                if char != ",":
-                    return at, Status.FAIL
-                state["p"] = "{"
+                state.update(self._empty(), p={",": "{", "]": "]"}.get(char, "."))
+                return at + (char == ","), Status.CALL
+            elif phase == "]":
+                return at + 1, Status.DONE
+            elif phase == ".":
+                return at, Status.DONE
             elif phase == ";" and char == self.between:
                 state["p"] = "{"
             else:
@@ -265,9 +280,11 @@ class JsonCalls:
         self._begin(state, call)
         if not state["done"]:
             call.add_arguments("{}")
-        again = state["list"] or bool(self.between)
-        state.update(self._empty(), p="," if state["list"] else ";")
-        return at + 1, Status.CALL if again else Status.DONE
+        if state["list"]:
+            state["p"] = ","
+            return at + 1, Status.MORE
+        state.update(self._empty(), p=";")
+        return at + 1, Status.CALL if self.between else Status.DONE
 
     def begun(self, state: dict[str, Any]) -> bool:
         return bool(state["p"] != "^")
@@ -279,7 +296,10 @@ class JsonCalls:
         return f"{state['t']}{state['r'][2]}" if state["p"] in ("q", "V") else ""
 
     def whole(self, state: dict[str, Any]) -> bool:
-        return state["p"] in (",", ";")
+        return state["p"] in ("]", ";", ".")
+
+    def may_end(self, state: dict[str, Any]) -> bool:
+        return state["p"] in (",", "]", ";", ".")
 
     def sure(self, state: dict[str, Any]) -> bool:
         return bool(state["n"])
@@ -290,7 +310,8 @@ class JsonKeyed:
     """A list of objects with one key each, the function's name: `[{"get_weather": {"city": "Oslo"}}, {"ping": {}}]`."""
 
     # p: ^ before the list, [ before an object or ], { before an object, K before the name, q in it, : colon,
-    # v before the arguments, V in them, } before the object's end, "," after it.
+    # v before the arguments, V in them, } before the object's end, "," after it, when what follows ends the call; "]"
+    # before the list's end, . complete.
     def begin(self, name: str | None) -> dict[str, Any]:
         return {"p": "^", "r": Reader().dump(), "t": ""}
 
@@ -325,14 +346,18 @@ class JsonKeyed:
             if (phase, char) in (("K", '"'), ("v", "{")):
                 state["p"] = "q" if phase == "K" else "V"
                 continue
-            after = {"^[": "[", "[{": "K", "{{": "K", "::": "v", ",,": "{"}.get(phase + char)
+            after = {"^[": "[", "[{": "K", "{{": "K", "::": "v"}.get(phase + char)
             if after:
                 state["p"] = after
             elif phase == "}" and char == "}":
                 state["p"] = ","
-                return at + 1, Status.CALL
-            elif phase in "[," and char == "]":
+            elif phase == ",":
+                state["p"] = {",": "{", "]": "]"}.get(char, ".")
+                return at + (char == ","), Status.CALL
+            elif phase in "[]" and char == "]":
                 return at + 1, Status.DONE
+            elif phase == ".":
+                return at, Status.DONE
             else:
                 return at, Status.FAIL
             at += 1
@@ -348,7 +373,10 @@ class JsonKeyed:
         return f"{state['t']}{state['r'][2]}"
 
     def whole(self, state: dict[str, Any]) -> bool:
-        return bool(state["p"] == ",")
+        return state["p"] in ("]", ".")
+
+    def may_end(self, state: dict[str, Any]) -> bool:
+        return state["p"] in (",", "]", ".")
 
     def sure(self, state: dict[str, Any]) -> bool:
         return True

@@ -82,7 +82,9 @@ class PythonCalls:
     closes: str = "]"
 
     # p: ^ before the opening bracket, f before a name, F before a name or the end, n in a name, k before a key or ),
-    # K before a key, i in a key, v in a value, s in a string, e after it, "," after a call. m: the function. k: the key.
+    # K before a key, i in a key, v in a value, s in a string, e after it, "," after a call; in brackets, what follows ends
+    # the call, since a call list that is cut before its end is no call; "]" before the closing bracket, . complete. m: the
+    # function. k: the key.
     # s: open brackets of a value. q: its open quote. e: whether the string is empty so far. n: arguments written.
     def begin(self, name: str | None) -> dict[str, Any]:
         return {"p": "^" if self.opens else "f", "m": "", "k": "", "t": "", "s": "", "q": "", "e": True, "n": 0}
@@ -96,7 +98,7 @@ class PythonCalls:
                 at, status = read(state, text, at, call)
                 if status is not Status.DONE:
                     return at, status
-                if state["p"] == ",":
+                if state["p"] == "," and not self.closes:
                     return at, Status.CALL
                 continue
             if phase in "ni":
@@ -131,14 +133,18 @@ class PythonCalls:
                 state.update(p="i", t="")
                 continue
             elif phase in "kK" and char == ")":
-                return self._close(state, at, call)
+                at = self._close(state, at, call)
+                if not self.closes:
+                    return at, Status.CALL
+                continue
             elif phase == "i" and char == "=" and _KEY.match(state["t"]):
                 state.update(p="v", k=state["t"], t="", s="", q="", e=True)
-            elif phase == "," and char == "," and self.closes:
-                state["p"] = "F"
-            elif phase in ",F" and self.closes and char == self.closes:
+            elif phase == "," and self.closes:
+                state["p"] = {",": "F", self.closes: "]"}.get(char, ".")
+                return at + (char == ","), Status.CALL
+            elif phase in "F]" and self.closes and char == self.closes:
                 return at + 1, Status.DONE
-            elif phase in ",F" and not self.closes:
+            elif phase == "." or (phase in ",F" and not self.closes):
                 return at, Status.DONE
             else:
                 return at, Status.FAIL
@@ -190,7 +196,7 @@ class PythonCalls:
                 call.add_arguments(value)
                 state.update(p="K", t="")
                 if char == ")":
-                    return self._close(state, at, call)[0], Status.DONE
+                    return self._close(state, at, call), Status.DONE
                 return at + 1, Status.DONE
             elif char in ")]}":
                 if not state["s"] or _CLOSERS[state["s"][-1]] != char:
@@ -258,15 +264,15 @@ class PythonCalls:
         call.add_arguments('"')
         state.update(p="K", q="", t="")
         if text[at] == ")":
-            return self._close(state, at, call)[0], Status.DONE
+            return self._close(state, at, call), Status.DONE
         return at + 1, Status.DONE
 
-    def _close(self, state: dict[str, Any], at: int, call: Call) -> tuple[int, Status]:
+    def _close(self, state: dict[str, Any], at: int, call: Call) -> int:
         if not state["n"]:
             call.begin(state["m"])
         call.add_arguments("}" if state["n"] else "{}")
         state.update(p=",", t="")
-        return at + 1, Status.CALL
+        return at + 1
 
     def begun(self, state: dict[str, Any]) -> bool:
         return bool(state["p"] != ("^" if self.opens else "f"))
@@ -278,7 +284,10 @@ class PythonCalls:
         return str(state["t"])
 
     def whole(self, state: dict[str, Any]) -> bool:
-        return state["p"] == "," or (state["p"] == "F" and not self.closes)
+        return state["p"] in ("]", ".") if self.closes else state["p"] in (",", "F")
+
+    def may_end(self, state: dict[str, Any]) -> bool:
+        return state["p"] in (",", "]", ".") or (state["p"] == "F" and not self.closes)
 
     def sure(self, state: dict[str, Any]) -> bool:
         return bool(state["m"])

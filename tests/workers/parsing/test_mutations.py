@@ -48,8 +48,8 @@ BUGS = {
     "a cut call is completed": ("run.py", "            if not cut or unsure:\n                self._fail()",
                                 "            if self.call == 2:\n                self.end()"),
     "types are not looked at": ("calls.py", 'self.value = "t" if typed else "s"', 'self.value = "s"'),
-    "the state keeps all text": ("run.py", "            self.events.append(Text(plain))\n            return",
-                                 "            self.kept += plain\n            self.events.append(Text(plain))\n            return"),
+    "the state keeps all text": ("run.py", "            self._text(plain)\n            return",
+                                 "            self.kept += plain\n            self._text(plain)\n            return"),
 }  # fmt: skip
 
 

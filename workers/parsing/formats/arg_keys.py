@@ -32,13 +32,18 @@ def arg_keys(
     markers: dict[str, str] = {}
     for key, text in (("CALL", "tool_call"), ("KEY", "arg_key"), ("VALUE", "arg_value"), ("TYPE", "arg_type")):
         markers[key], markers[f"/{key}"] = element(text)
+    for space in ("", " "):
+        markers[f"VALUE{space}/"] = markers["VALUE"].removesuffix(">") + f"{space}/"
+    markers[">"] = ">"
     modes: Mapping[str, Mode] = {
         "name": Mode(Sink.NAME),
         "arguments": Mode(Sink.SKIP),
         "key": Mode(Sink.KEY),
         "pair": Mode(Sink.SKIP),
+        "empty": Mode(Sink.SKIP),
         "type": Mode(Sink.DROP),
         "value": Mode(Sink.VALUE),
+        "end": Mode(Sink.DOUBT, "end", "value"),
         "json": Mode(Sink.BODY, "json_call", "calls"),
         "calls": Mode(Sink.GAP),
     }
@@ -52,6 +57,18 @@ def arg_keys(
         ("key", "/KEY"): Go("pair"),
         ("pair", "VALUE"): Go("value"),
         ("value", "/VALUE"): Go("arguments"),
+        ("pair", "VALUE/"): Go("empty", Emit.EMPTY),
+        ("pair", "VALUE /"): Go("empty", Emit.EMPTY),
+        ("empty", ">"): Go("arguments"),
+        # An element may lack its end, and a key its value. What may end a value is data if the call goes on after it.
+        ("name", "CALL"): Go("name", Emit.BEGIN, Emit.END, Emit.CALL),
+        ("arguments", "CALL"): Go("name", Emit.END, Emit.CALL),
+        ("key", "VALUE"): Go("value"),
+        ("pair", "KEY"): Go("key"),
+        ("pair", "/CALL"): Go(home, Emit.END),
+        ("value", "KEY"): Go("key"),
+        ("value", "/CALL"): Go("end"),
+        ("end", "CALL"): Go("name", Emit.END, Emit.CALL),
         ("pair", "TYPE"): Go("type"),
         ("type", "/TYPE"): Go("pair"),
     }
@@ -61,6 +78,8 @@ def arg_keys(
         rules["calls", "CALL"] = Go("name", Emit.CALL)
         rules["calls", "/CALL"] = Go("calls")
         rules["calls", "/SECTION"] = Go(CONTENT)
+        rules["end", "/SECTION"] = Go(CONTENT, Emit.END)
+        rules["arguments", "/SECTION"] = Go(CONTENT, Emit.END)
     if separator:
         markers["SEPARATOR"] = element(separator)[0]
         rules["name", "SEPARATOR"] = Go("arguments", Emit.BEGIN)

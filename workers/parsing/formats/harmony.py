@@ -5,7 +5,8 @@
     <|start|>assistant<|channel|>final<|message|>It is sunny.<|return|>
 
 The prompt ends with `<|start|>assistant`, so the output begins in a message's header. The analysis channel is
-reasoning. The final channel is the answer, and so is commentary without a recipient.
+reasoning, and so is a message to a built-in tool. The final channel is the answer, and so is commentary without a
+recipient. Several messages of reasoning, or of the answer, are lines of one text.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def _rules() -> dict[tuple[str, str], Go]:
         rules[head, "analysis"] = Go("thinking")
         rules[head, "commentary"] = Go("speaking")
         rules[head, "final"] = Go("speaking")
-    rules["thinking", "MESSAGE"] = Go(REASONING)
-    rules["speaking", "MESSAGE"] = Go(CONTENT)
-    rules["head", "MESSAGE"] = Go(CONTENT)
+    rules["thinking", "MESSAGE"] = Go(REASONING, Emit.PART)
+    rules["speaking", "MESSAGE"] = Go(CONTENT, Emit.PART)
+    rules["head", "MESSAGE"] = Go(CONTENT, Emit.PART)
     for body in (REASONING, CONTENT):
         for end in _ENDS:
             rules[body, end] = Go("between")
@@ -57,17 +58,24 @@ def _modes() -> dict[str, Mode]:
 
 
 def _plain() -> Format:
-    """Without tools, a message to a recipient is commentary."""
+    """Without tools, a message to a recipient is commentary, unless its channel is that of reasoning."""
     rules = _rules()
-    for head in _HEADS:
+    for head in ("head", "speaking"):
         rules[head, "TO"] = Go("recipient")
-    rules["recipient", "CHANNEL"] = Go("recipient")
+    rules["thinking", "TO"] = Go("tool")
+    rules["recipient", "CHANNEL"] = Go("channel")
     rules["recipient", "CONSTRAIN"] = Go("recipient")
-    rules["recipient", "MESSAGE"] = Go(CONTENT)
+    rules["recipient", "MESSAGE"] = Go(CONTENT, Emit.PART)
+    rules["channel", "analysis"] = Go("tool")
+    rules["channel", "CONSTRAIN"] = Go("recipient")
+    rules["channel", "MESSAGE"] = Go(CONTENT, Emit.PART)
+    rules["tool", "CHANNEL"] = Go("tool")
+    rules["tool", "CONSTRAIN"] = Go("tool")
+    rules["tool", "MESSAGE"] = Go(REASONING, Emit.PART)
     return Format(
         name="harmony_plain",
         markers={**_MARKERS, "TO": "to="},
-        modes={**_modes(), "recipient": Mode(Sink.DROP)},
+        modes={**_modes(), **dict.fromkeys(("recipient", "channel", "tool"), Mode(Sink.DROP))},
         rules=rules,
         start="head",
     )
@@ -89,7 +97,7 @@ def _whole() -> Format:
     # Built-in tools are not called here: a message to one is reasoning.
     rules["tool", "CHANNEL"] = Go("tool")
     rules["tool", "CONSTRAIN"] = Go("tool")
-    rules["tool", "MESSAGE"] = Go(REASONING)
+    rules["tool", "MESSAGE"] = Go(REASONING, Emit.PART)
     rules["between", "CALL"] = Go("between")
     rules["between", "END"] = Go("between")
     rules["between", "RETURN"] = Go("between")

@@ -56,6 +56,7 @@ INKLING = Format(
         ("called", "END"): Go(CONTENT),
         ("called", "STOP"): Go(CONTENT),
         ("called", "MODEL"): Go("head"),
+        ("called", "TOOL"): Go("call", Emit.CALL),
     },
     start="head",
     prompt=_PROMPT,

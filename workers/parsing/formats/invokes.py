@@ -42,7 +42,12 @@ def invokes(
         '">': '">',
         "'>": "'>",
         ">": ">",
+        "/>": "/>",
     }
+    for quote, mark in (("", '"'), ("'", "'"), ("=", "")):
+        markers[f"\nINVOKE{quote}"] = "\n" + markers[f"INVOKE{quote}"]
+        if mark:
+            markers |= {f"{mark}/>": f"{mark}/>", f"{mark} />": f"{mark} />"}
     rules: dict[tuple[str, str], Go] = {}
     for number, (opens, closes) in enumerate(sections):
         opening, closing = f"SECTION{number or ''}", f"/SECTION{number or ''}"
@@ -53,20 +58,35 @@ def invokes(
             markers[closing] = closes
             rules["calls", closing] = Go(CONTENT)
             rules["arguments", closing] = Go(CONTENT, Emit.END)
+            rules["value", closing] = Go("end")
+            rules["end", closing] = Go(CONTENT, Emit.END)
     for quote in ("", "'", "="):
         rules["calls", f"INVOKE{quote}"] = Go("name", Emit.CALL)
         # Models sometimes forget the section.
         rules[CONTENT, f"INVOKE{quote}"] = Go("name", Emit.CALL)
         rules["arguments", f"PARAMETER{quote}"] = Go("key")
+        # They also forget to close an element. What may end a value is data if the call goes on after it.
+        rules["value", f"PARAMETER{quote}"] = Go("key")
+        rules["value", f"\nINVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
+        rules["end", f"INVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
+        rules["arguments", f"INVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
+    for end in ("/>", '"/>', '" />', "'/>", "' />"):
+        rules["name", end] = Go("calls", Emit.BEGIN, Emit.END)
+        rules["key", end] = Go("arguments", Emit.EMPTY)
     for end in ('">', "'>", ">"):
         rules["name", end] = Go("arguments", Emit.BEGIN)
         rules["key", end] = Go("value")
     rules["value", "/PARAMETER"] = Go("arguments")
+    rules["value", "/INVOKE"] = Go("end")
     rules["arguments", "/INVOKE"] = Go("calls", Emit.END)
     if attributes:
         markers |= {"STRING": '" string="true">', "JSON": '" string="false">'}
         rules["key", "STRING"] = Go("value", Emit.STRING)
         rules["key", "JSON"] = Go("value", Emit.JSON)
+        for kind, emit in (("STRING", Emit.STRING), ("JSON", Emit.JSON)):
+            for space in ("", " "):
+                markers[f"{kind}{space}/"] = markers[kind].removesuffix(">") + f"{space}/>"
+                rules["key", f"{kind}{space}/"] = Go("arguments", emit, Emit.EMPTY)
     return Format(
         name=name,
         markers=markers,
@@ -76,6 +96,7 @@ def invokes(
             "arguments": Mode(Sink.SKIP),
             "key": Mode(Sink.KEY),
             "value": Mode(Sink.VALUE, value),
+            "end": Mode(Sink.DOUBT, "end", "value"),
         },
         rules=rules,
     )

@@ -63,6 +63,7 @@ TOOLS = Format(
         "key": Mode(Sink.KEY, "attribute"),
         "keyed": Mode(Sink.DROP),
         "value": Mode(Sink.VALUE),
+        "end": Mode(Sink.DOUBT, "end", "value"),
     },
     rules={
         **_RULES,
@@ -77,5 +78,12 @@ TOOLS = Format(
         ("key", '"'): Go("keyed"),
         ("keyed", "SEP"): Go("value", Emit.JSON),
         ("value", "/ARGUMENT"): Go("arguments"),
+        # An element may lack its end. What may end a value is data if the call goes on after it.
+        ("value", "ARGUMENT"): Go("key"),
+        ("value", "/CALL"): Go("end"),
+        ("end", "CALL"): Go("name", Emit.END, Emit.CALL),
+        ("end", "/TOOLS"): Go(CONTENT, Emit.END),
+        ("arguments", "CALL"): Go("name", Emit.END, Emit.CALL),
+        ("arguments", "/TOOLS"): Go(CONTENT, Emit.END),
     },
 )

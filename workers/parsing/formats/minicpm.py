@@ -22,6 +22,9 @@ MINICPM5 = Format(
         "CDATA": '"><![CDATA[',
         "CDATA'": "'><![CDATA[",
         "/CDATA": "]]></param>",
+        **{f"{quote}{space}/>": f"{quote}{space}/>" for quote in "\"'" for space in ("", " ")},
+        "\nFUNCTION": '\n<function name="',
+        "\nFUNCTION'": "\n<function name='",
     },
     modes={
         "name": Mode(Sink.NAME),
@@ -29,6 +32,7 @@ MINICPM5 = Format(
         "key": Mode(Sink.KEY),
         "value": Mode(Sink.VALUE, "stripped"),
         "cdata": Mode(Sink.VALUE),
+        "end": Mode(Sink.DOUBT, "end", "value"),
         "after": Mode(Sink.GAP),
     },
     rules={
@@ -45,6 +49,17 @@ MINICPM5 = Format(
         ("value", "/PARAM"): Go("arguments"),
         ("cdata", "/CDATA"): Go("arguments"),
         ("arguments", "/FUNCTION"): Go("after", Emit.END),
+        **{("name", end): Go("after", Emit.BEGIN, Emit.END) for end in ('"/>', '" />', "'/>", "' />")},
+        **{("key", end): Go("arguments", Emit.EMPTY) for end in ('"/>', '" />', "'/>", "' />")},
+        # An element may lack its end. What may end a value is data if the call goes on after it.
+        ("value", "/FUNCTION"): Go("end"),
+        **{("value", f"PARAM{quote}"): Go("key") for quote in ("", "'")},
+        **{("value", f"\nFUNCTION{quote}"): Go("name", Emit.END, Emit.CALL) for quote in ("", "'")},
+        **{
+            (mode, f"FUNCTION{quote}"): Go("name", Emit.END, Emit.CALL)
+            for mode in ("arguments", "end")
+            for quote in ("", "'")
+        },
         ("after", "FUNCTION"): Go("name", Emit.CALL),
         ("after", "FUNCTION'"): Go("name", Emit.CALL),
     },

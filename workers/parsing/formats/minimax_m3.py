@@ -24,6 +24,7 @@ MINIMAX_M3 = Format(
         '">': '">',
         "'>": "'>",
         ">": ">",
+        **{f"{quote}{space}/>": f"{quote}{space}/>" for quote in ('"', "'", "") for space in ("", " ")},
     },
     modes={
         "calls": Mode(Sink.GAP),
@@ -35,5 +36,10 @@ MINIMAX_M3 = Format(
         ("calls", "/CALLS"): Go(CONTENT),
         **{("calls", f"INVOKE{quote}"): Go("name", Emit.CALL) for quote in ("", "'", "=")},
         **{("name", end): Go("arguments", Emit.BEGIN) for end in ('">', "'>", ">")},
+        **{
+            ("name", f"{quote}{space}/>"): Go("calls", Emit.BEGIN, Emit.END)
+            for quote in ('"', "'", "")
+            for space in ("", " ")
+        },
     },
 )

@@ -323,6 +323,10 @@ class _Builder:
             self._rule(arguments, opens, Go(key))
             self._rule(key, between, Go(value))
             self._rule(value, closing, Go(arguments))
+            # A tag may close itself, or lack its end.
+            self._rule(value, opens, Go(key))
+            if between.endswith(">"):
+                self._rule(key, between.removesuffix(">") + "/>", Go(arguments, Emit.EMPTY))
         for closer in closes:
             self._chain("tool_calls.close", arguments, closer, self.outside, Emit.END)
         return arguments

@@ -25,6 +25,8 @@ STEP3 = Format(
         "PARAMETER": '<steptml:parameter name="',
         "/PARAMETER": "</steptml:parameter>",
         '">': '">',
+        '"/>': '"/>',
+        '" />': '" />',
     },
     modes={
         "calls": Mode(Sink.GAP),
@@ -34,6 +36,7 @@ STEP3 = Format(
         "arguments": Mode(Sink.SKIP),
         "key": Mode(Sink.KEY),
         "value": Mode(Sink.VALUE, "stripped"),
+        "end": Mode(Sink.DOUBT, "end", "value"),
     },
     rules={
         (CONTENT, "CALLS"): Go("calls"),
@@ -47,5 +50,17 @@ STEP3 = Format(
         ("key", '">'): Go("value"),
         ("value", "/PARAMETER"): Go("arguments"),
         ("arguments", "/INVOKE"): Go("calls", Emit.END),
+        **{("name", end): Go("calls", Emit.BEGIN, Emit.END) for end in ('"/>', '" />')},
+        **{("key", end): Go("arguments", Emit.EMPTY) for end in ('"/>', '" />')},
+        # An element may lack its end. What may end a value is data if the call goes on after it.
+        ("arguments", "/CALL"): Go("calls", Emit.END),
+        ("arguments", "/CALLS"): Go(CONTENT, Emit.END),
+        ("arguments", "CALL"): Go("type", Emit.END, Emit.CALL),
+        ("value", "PARAMETER"): Go("key"),
+        ("value", "/INVOKE"): Go("end"),
+        ("value", "/CALL"): Go("end"),
+        ("end", "/CALL"): Go("calls", Emit.END),
+        ("end", "/CALLS"): Go(CONTENT, Emit.END),
+        ("end", "CALL"): Go("type", Emit.END, Emit.CALL),
     },
 )
