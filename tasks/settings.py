@@ -68,7 +68,7 @@ class MediaSettings(_Frozen):
 
 
 class ModelSettings(_Frozen):
-    """One served model. Everything is explicit; nothing is guessed from the name."""
+    """One served model. What is not set is found in its folder, and nothing is guessed from its name."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")
     aliases: tuple[str, ...] = ()
@@ -76,11 +76,12 @@ class ModelSettings(_Frozen):
     """A folder with tokenizer files, a `.gguf` file, a file in Mistral's own format, or a Hugging Face repository."""
     chat_template: str | None = None
     """A template file; the tokenizer's own template if not set."""
-    renderer: str = "jinja"
+    renderer: str | None = None
     """What writes prompts: `jinja` (chat templates), `harmony`, `deepseek_v32`, `deepseek_v4`, or `mistral`, which
-    reads `tekken.json` or `tokenizer.model.v3` and needs the extra `mistral`."""
+    reads `tekken.json` or `tokenizer.model.v3` and needs the extra `mistral`. Found in the folder if not set."""
     tool_parser: str | None = None
-    """A name from vLLM's `--tool-call-parser` or from an installed package, or `path/to/file.py:ATTRIBUTE`."""
+    """A name from vLLM's `--tool-call-parser` or from an installed package, or `path/to/file.py:ATTRIBUTE`; `none` for
+    no parser. Found in the folder if not set."""
     reasoning_parser: str | None = None
     """The same, for `--reasoning-parser`."""
     default_template_arguments: dict[str, Any] = Field(default_factory=dict)

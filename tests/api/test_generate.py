@@ -107,6 +107,14 @@ async def test_a_model_with_parsers_needs_the_context(serving: Serve) -> None:
     request.cancel()
 
 
+@pytest.mark.parametrize("parser", [None, "none"])
+async def test_whether_a_parser_is_found_is_left_to_the_worker(serving: Serve, parser: str | None) -> None:
+    stage = await serving(models=[{"name": "tiny", "tokenizer": "x", "tool_parser": parser}])
+    claim, request = await claimed(stage, output_mode="derender", parse_context=None)
+    assert claim.job.stages == ("generate", "derender")
+    request.cancel()
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "param"),
     [

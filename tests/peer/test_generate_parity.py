@@ -74,6 +74,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) ->
                 max_model_len=MAX_MODEL_LEN,
             )
         )
+        no_parsers = {"tool_parser": "none", "reasoning_parser": "none"}
         shared = {"tokenizer": str(QWEN3), "max_model_len": MAX_MODEL_LEN}
         engine = {"kind": "vllm", "concurrency": 16, "model": "qwen3"}
         models = [
@@ -84,7 +85,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) ->
                 "reasoning_parser": "qwen3",
                 "engine": {**engine, "urls": [url]},
             },
-            {"name": "bare", **shared, "engine": {**engine, "urls": [bare], "options": {"send_stop": False}}},
+            {
+                "name": "bare",
+                **shared,
+                **no_parsers,
+                "engine": {**engine, "urls": [bare], "options": {"send_stop": False}},
+            },
         ]
         yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, models, queue=UNHURRIED)
         yard.start_all(cpu=1, gpu=1)

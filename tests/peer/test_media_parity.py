@@ -38,7 +38,14 @@ def read_by_the_reference(request: JsonObject) -> JsonObject:
 
 def test_the_reference_reads_our_content_parts(recording: Recording) -> None:
     media = MediaSettings(limits={"image": 2, "video": 1, "audio": 1})
-    settings = ModelSettings(name="m", tokenizer=str(TOKENIZERS / "glm-4.5v"), max_model_len=1024, media=media)
+    settings = ModelSettings(
+        name="m",
+        tokenizer=str(TOKENIZERS / "glm-4.5v"),
+        tool_parser="none",
+        reasoning_parser="none",
+        max_model_len=1024,
+        media=media,
+    )
     profile = load_model(settings)
     parts: list[dict[str, Any]] = [
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},

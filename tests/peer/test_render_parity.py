@@ -313,8 +313,8 @@ def load_profile(model: Model, tokenizer: Path) -> ModelProfile:
         ModelSettings(
             name="m",
             tokenizer=str(tokenizer),
-            tool_parser=model.tool_parser,
-            reasoning_parser=model.reasoning_parser,
+            tool_parser=model.tool_parser or "none",
+            reasoning_parser=model.reasoning_parser or "none",
             renderer=model.renderer,
             max_model_len=model.max_model_len,
             **settings,

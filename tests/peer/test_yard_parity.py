@@ -96,8 +96,8 @@ def pair(
             "name": name,
             "tokenizer": str(folder),
             "max_model_len": 2048,
-            "tool_parser": parsers.get("tool_call_parser"),
-            "reasoning_parser": parsers.get("reasoning_parser"),
+            "tool_parser": parsers.get("tool_call_parser", "none"),
+            "reasoning_parser": parsers.get("reasoning_parser", "none"),
             "engine": {"kind": "vllm", "urls": [url], "concurrency": 16},
         }
         yard = Yard(tmp_path_factory.mktemp("yard"), redis_server, [model], queue=UNHURRIED)

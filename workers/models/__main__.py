@@ -4,6 +4,7 @@ $ python -m workers.models pull smollm2
 $ python -m workers.models path smollm2
 $ python -m workers.models list
 $ python -m workers.models check
+$ python -m workers.models check /models/Qwen3-8B
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import argparse
 import json
 import sys
 
+from tasks.protocol.base import JsonObject
 from tasks.settings import load_settings
-from workers.models.check import model_faults
+from workers.models.check import folder_report, model_faults
+from workers.models.discovery import NONE
 from workers.models.download import MODELS, AssetError, find_model, pull_model
 from workers.models.gguf import ensure_tokenizer
 
@@ -44,6 +47,32 @@ def print_faults(as_json: bool) -> int:
     return 1 if faults else 0
 
 
+def print_report(name: str, as_json: bool) -> int:
+    """Prints what a folder is served with, and why; returns the exit code, which is 1 if anything is wrong with it."""
+    report = folder_report(name)
+    if as_json:
+        print(json.dumps(report, ensure_ascii=False))
+        return 1 if report["faults"] else 0
+    for setting in ("renderer", "tool_parser", "reasoning_parser"):
+        if setting in report:
+            print(f"{setting} = {json.dumps(report[setting]['name'] or NONE)}  # {report[setting]['why']}")
+    for template, forms in report.get("templates", {}).items():
+        content = "parts" if forms["content"] == "openai" else "text"
+        print(f"chat template {template!r}: content as {content}; {_calls_in_words(forms['calls'])}")
+    for fault in report["faults"]:
+        print(f"fault: {fault}")
+    return 1 if report["faults"] else 0
+
+
+def _calls_in_words(form: JsonObject | None) -> str:
+    if form is None:
+        return "writes no calls"
+    return (
+        f"calls with arguments as {form['arguments']}, no content as {form['no_content']}, "
+        f"a text beside them {form['text_beside']}"
+    )
+
+
 def pull(name: str) -> int:
     """Fetches a model, with a progress bar on a terminal, and writes its tokenizer's folder."""
     from rich.console import Console
@@ -70,8 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.models", description="Fetch and find model files.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the models that can be pulled by name")
-    check = commands.add_parser("check", help="say what is wrong with the models of the settings")
-    check.add_argument("--json", action="store_true", help="print a JSON list")
+    check = commands.add_parser("check", help="say what is wrong with the models of the settings, or what a folder is")
+    check.add_argument("name", nargs="?", help="a model's folder or file, which is described without the settings")
+    check.add_argument("--json", action="store_true", help="print JSON")
     for command, what in (("pull", "fetch a model's files"), ("path", "print where a model's files are")):
         commands.add_parser(command, help=what).add_argument("name", help="a name from the list, ORG/NAME, or a path")
     chosen = parser.parse_args(arguments)
@@ -79,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.command == "list":
             return print_list()
         if chosen.command == "check":
-            return print_faults(chosen.json)
+            return print_report(chosen.name, chosen.json) if chosen.name else print_faults(chosen.json)
         return print_path(chosen.name) if chosen.command == "path" else pull(chosen.name)
     except AssetError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The models that a worker serves, each with the tokenizer, renderer and parser that its settings name.
+"""The models that a worker serves, each with the tokenizer, renderer and parser that its settings or its folder name.
 
 catalog = Catalog(settings)
 catalog.preload()
@@ -19,11 +19,15 @@ from typing import Any
 from tasks.errors import ModelNotFound
 from tasks.protocol.base import JsonObject
 from tasks.settings import ModelSettings, Settings
+from tasks.telemetry import get_logger
 from workers import parsing
+from workers.models.discovery import resolve
 from workers.models.gguf import ensure_tokenizer
 from workers.models.loading import load
 from workers.renderers.base import Renderer, make_renderer
 from workers.text.tokenizer import LoadedTokenizer, Tokenizer
+
+log = get_logger(__name__)
 
 GENERATION_DEFAULTS = (
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -38,6 +42,7 @@ class ModelProfile:
 
     name: str
     settings: ModelSettings
+    """With the renderer and parsers that are used; None for no parser."""
     tokenizer: Tokenizer
     renderer: Renderer
     parser: parsing.Parser
@@ -102,16 +107,18 @@ def load_model(model: ModelSettings) -> ModelProfile:
     and OSError if a file cannot be read.
     """
     folder = ensure_tokenizer(model.tokenizer)
-    parsed = parsing.load_format(model.tool_parser, model.reasoning_parser, _response_template(folder))
-    loaded = load(folder, origin="mistral" if model.renderer == "mistral" else None)
     template = None if model.chat_template is None else Path(model.chat_template).read_text(encoding="utf-8")
+    model, found = resolve(model, folder, template)
+    renderer = found.renderer.name or "jinja"
+    parsed = parsing.load_format(model.tool_parser, model.reasoning_parser, _response_template(folder))
+    loaded = load(folder, origin="mistral" if renderer == "mistral" else None)
     generation = _config(folder, "generation_config.json")
-    return ModelProfile(
+    profile = ModelProfile(
         name=model.name,
         settings=model,
         tokenizer=loaded.tokenizer,
         renderer=make_renderer(
-            model.renderer,
+            renderer,
             loaded,
             chat_template=template,
             default_template_arguments=model.default_template_arguments,
@@ -125,6 +132,15 @@ def load_model(model: ModelSettings) -> ModelProfile:
         generation_defaults=_sampling_of(generation) | model.generation_defaults,
         eos_token_ids=_eos_of(generation, loaded.tokenizer),
     )
+    log.info(
+        "model_loaded",
+        model=model.name,
+        renderer=renderer,
+        tool_parser=model.tool_parser,
+        reasoning_parser=model.reasoning_parser,
+        why={name: choice.why for name, choice in found.choices.items()},
+    )
+    return profile
 
 
 def _fingerprint(model: ModelSettings, loaded: LoadedTokenizer, template: str | None) -> str:

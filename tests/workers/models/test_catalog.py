@@ -1,4 +1,4 @@
-"""The catalog loads what the settings name, once, and guesses nothing."""
+"""The catalog loads what the settings name, or else the model's folder, once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tasks.errors import ModelNotFound
 from tasks.protocol.conversation import Conversation
 from tasks.settings import ModelSettings, Settings
+from workers.models import catalog as catalog_module
 from workers.models.catalog import Catalog, ModelProfile, load_model
 
 TEMPLATE = "{% for m in messages %}<|turn|>{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
@@ -61,6 +63,35 @@ def test_a_model_is_what_its_settings_say(folder: Path) -> None:
     assert tokenizer.decode(rendered.token_ids) == "<|turn|>user:Hi<|end|>"
     # No parser was named, so the model's markup is text.
     assert profile.parser.format.prompt.opens == ()
+
+
+def test_what_the_settings_leave_out_is_found_in_the_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, Any]] = []
+    monkeypatch.setattr(catalog_module, "log", SimpleNamespace(info=lambda event, **fields: logged.append(fields)))
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    template = (
+        TEMPLATE + """{# <tool_call>{"name": "f", "arguments": {}}</tool_call> <think></think> enable_thinking #}"""
+    )
+    (tmp_path / "chat_template.jinja").write_text(template)
+    profile = load_model(model(tmp_path))
+    used = profile.settings
+    assert (used.renderer, used.tool_parser, used.reasoning_parser) == ("jinja", "hermes", "qwen3")
+    assert profile.parser.format.prompt.opens != ()
+    bare = load_model(model(tmp_path, tool_parser="none", reasoning_parser="none"))
+    assert (bare.settings.tool_parser, bare.settings.reasoning_parser) == (None, None)
+    assert bare.fingerprint != profile.fingerprint
+    named = load_model(model(tmp_path, tool_parser="hermes", reasoning_parser="qwen3"))
+    assert named.fingerprint == profile.fingerprint, "named or found is the same"
+    assert [(row["model"], row["tool_parser"], row["reasoning_parser"]) for row in logged] == [
+        ("m", "hermes", "qwen3"),
+        ("m", None, None),
+        ("m", "hermes", "qwen3"),
+    ]
+    assert logged[0]["why"]["tool_parser"] == "the chat template has '<tool_call>'"
+    assert logged[1]["why"]["tool_parser"] == "the settings name it"
 
 
 def test_the_fingerprint_tells_models_and_settings_apart(folder: Path, tmp_path: Path) -> None:

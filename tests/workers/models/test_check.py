@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tasks.settings import Settings
-from workers.models.check import model_faults
+from workers.models.__main__ import main
+from workers.models.check import folder_report, model_faults
 
 
 @pytest.fixture
@@ -61,3 +62,54 @@ def test_a_chat_model_needs_a_template_of_some_kind(tmp_path: Path) -> None:
     assert faults_of(**chat, renderer="harmony") == faults_of(tokenizer=str(tmp_path)) == []
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert faults_of(**chat) == []
+
+
+def test_a_renderer_that_is_found_needs_no_template_and_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
+    assert faults_of(tokenizer=str(tmp_path)) == []
+    (fault,) = faults_of(tokenizer=str(tmp_path), renderer="jinja")
+    assert "has no chat template" in fault, "what is named is used"
+    (tmp_path / "tekken.json").write_text("{}")
+    assert faults_of(tokenizer=str(tmp_path)) == []
+    monkeypatch.setattr("workers.models.check.find_spec", lambda name: None)
+    (fault,) = faults_of(tokenizer=str(tmp_path))
+    assert "pip install 'tokenyard[mistral]'" in fault
+
+
+def test_a_folder_is_described(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    template = """{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}
+        <tool_call>{"name": "{{ c.function.name }}", "arguments": {{ '' + c.function.arguments }}}</tool_call>
+        {% endfor %}{% endfor %}"""
+    (folder / "chat_template.jinja").write_text(template)
+    report = folder_report(str(folder))
+    assert report["tool_parser"] == {"name": "hermes", "why": "the chat template has '<tool_call>'"}
+    assert report["reasoning_parser"]["name"] is None and report["faults"] == []
+    form = {"arguments": "text", "no_content": "empty", "text_beside": "together"}
+    assert report["templates"] == {"default": {"content": "string", "calls": form}}
+    assert main(["check", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == report
+    assert main(["check", str(folder)]) == 0
+    assert capsys.readouterr().out == (
+        'renderer = "jinja"  # there is a chat template\n'
+        "tool_parser = \"hermes\"  # the chat template has '<tool_call>'\n"
+        "reasoning_parser = \"none\"  # the chat template has no 'assistant\\\\n<think>\\\\n'\n"
+        "chat template 'default': content as text; calls with arguments as text, no content as empty, "
+        "a text beside them together\n"
+    )
+
+
+def test_a_folder_with_faults_is_described_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "/no/such/folder"]) == 1
+    assert capsys.readouterr().out == (
+        "fault: tokenizer = '/no/such/folder': there is no such folder; correct the path\n"
+    )
+    assert main(["check", str(tmp_path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert "this folder is empty" in report["faults"][0] and report["renderer"]["name"] == "jinja"
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert main(["check", str(tmp_path)]) == 0
+    assert "chat template 'default': content as text; writes no calls\n" in capsys.readouterr().out
