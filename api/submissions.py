@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tasks.errors import InvalidRequest
@@ -49,6 +50,31 @@ def submission_for(
         followed=followed,
         **fields,
     )
+
+
+def check_candidates(model: ModelSettings, request: Any) -> None:
+    """Check the number of candidates for log-probabilities, as the engine would.
+
+    Raises:
+        InvalidRequest: a request for more than `max_logprobs` of the model's settings.
+    """
+    if model.max_logprobs < 0:
+        return
+    for name, wanted in _candidates(request):
+        if wanted is not None and (wanted > model.max_logprobs or wanted < 0):
+            count = "all candidates" if wanted < 0 else f"{wanted} candidates"
+            raise InvalidRequest(
+                f"{name} asks for {count}; the model {model.name!r} gives at most {model.max_logprobs}", param=name
+            )
+
+
+def _candidates(request: Any) -> Iterator[tuple[str, int | None]]:
+    if isinstance(request, GenerateBody):
+        for name in ("logprobs", "prompt_logprobs"):
+            yield f"sampling_params.{name}", request.sampling_params.get(name)  # type: ignore[misc]
+        return
+    yield "top_logprobs", getattr(request, "top_logprobs", None)
+    yield "prompt_logprobs", getattr(request, "prompt_logprobs", None)
 
 
 def _check_generate(model: ModelSettings, request: GenerateBody) -> None:

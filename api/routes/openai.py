@@ -13,7 +13,7 @@ from api.bodies import read_json_object
 from api.deps import Process, process_of
 from api.openapi import ERRORS, LOOKUP_ERRORS, body_schema
 from api.relay import SILENCE_S, Subscription, await_answer, relay_chunks
-from api.submissions import submission_for
+from api.submissions import check_candidates, submission_for
 from tasks.errors import Cancelled, InvalidRequest, ModelNotFound, error_from_json
 from tasks.ids import new_id
 from tasks.ledger.store import Entry
@@ -75,6 +75,8 @@ def check(process: Process, endpoint: Endpoint, body: dict[str, Any]) -> tuple[M
     most = process.settings.limits.max_choices
     if (getattr(request, "n", None) or 1) > most:
         raise InvalidRequest(f"n must be at most {most}", param="n")
+    if GENERATE in endpoint.stages:
+        check_candidates(model, request)
     if isinstance(request, DerenderRequest) and sum(len(response.choices) for response in request.responses) > most:
         raise InvalidRequest(f"The answers to derender may have at most {most} choices together", param="choices")
     return model, request

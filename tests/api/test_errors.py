@@ -260,3 +260,39 @@ async def test_a_derender_body_may_name_the_model_in_what_it_carries(serving: Se
     assert claim.job.model == "two"
     await stage.succeed(claim, b"r{}")
     assert (await asking).status_code == 200
+
+
+CHAT_PATH, GENERATE_PATH = "/v1/chat/completions", "/inference/v1/generate"
+
+
+def tokens(**params: Any) -> dict[str, Any]:
+    return {"model": "tiny", "token_ids": [1], "sampling_params": params}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT_PATH, {**CHAT, "logprobs": True, "top_logprobs": 6}, "top_logprobs"),
+        (CHAT_PATH, {**CHAT, "logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        (CHAT_PATH, {**CHAT, "prompt_logprobs": 6}, "prompt_logprobs"),
+        (GENERATE_PATH, tokens(logprobs=6), "sampling_params.logprobs"),
+        (GENERATE_PATH, tokens(logprobs=-1), "sampling_params.logprobs"),
+        (GENERATE_PATH, tokens(prompt_logprobs=6), "sampling_params.prompt_logprobs"),
+    ],
+)
+async def test_more_candidates_than_the_model_gives_are_refused(
+    serving: Serve, path: str, body: dict[str, Any], param: str
+) -> None:
+    model = {"name": "tiny", "tokenizer": "/nowhere", "max_logprobs": 5}
+    stage = await serving(models=[model])
+    assert error_of(await stage.client.post(path, json=body), 400)["param"] == param
+    job = {"endpoint": path, "body": body}
+    assert param in str(error_of(await stage.client.post("/v1/jobs", json=job), 400)["param"])
+    assert not any(stage.store.queues.values()), "nothing was queued"
+
+
+async def test_candidates_have_no_limit_where_the_model_has_none(serving: Serve) -> None:
+    stage = await serving(models=[{"name": "tiny", "tokenizer": "/nowhere", "max_logprobs": -1}])
+    asking = asyncio.create_task(stage.chat(logprobs=True, top_logprobs=500))
+    await stage.succeed(await stage.take(), b"r{}")
+    assert (await asking).status_code == 200

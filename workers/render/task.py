@@ -15,6 +15,7 @@ from tasks.specs import ENDPOINTS, RENDER
 from workers.derender import fold
 from workers.models.catalog import Catalog
 from workers.render.answers import RENDER_ANSWERS
+from workers.render.limits import check_engine_request
 from workers.render.prompts import prepare
 from workers.runtime.process import Runtime
 
@@ -30,6 +31,7 @@ def render(runtime: Runtime, catalog: Catalog, claim: Claim) -> Commit:
         return Commit(events=[event_line("r", answer)], done=True, status=Status.SUCCEEDED)
     prepared = prepare(profile, endpoint.surface, body)
     (prompt,) = prepared.prompts
+    check_engine_request(profile.tokenizer, prompt.fields)
     context = fold.describe(
         profile,
         endpoint.surface,
