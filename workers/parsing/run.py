@@ -178,6 +178,9 @@ class Run(CallReader):
             return
         hides = token.special and self.state.skip_special and token.text not in self.parser.inner
         if hides and (token.token_id not in self.parser.marker_ids or self.state.table == "plain"):
+            if self.held:
+                self.read("", final=True)
+                here = self.table.modes[self.mode]
             sink = here.mode.sink
             if sink is Sink.DOUBT and len(self.lead or "") <= MAX_LEAD:
                 self.lead = (self.lead or "") + token.text

@@ -54,11 +54,12 @@ def invokes(
         markers[opening] = opens
         rules[CONTENT, opening] = Go("calls")
         rules["calls", opening] = Go("calls")
+        rules["last", opening] = Go("calls", Emit.END)
         if closes and closes not in markers.values():
             markers[closing] = closes
             rules["calls", closing] = Go(CONTENT)
             rules["arguments", closing] = Go(CONTENT, Emit.END)
-            rules["value", closing] = Go("end")
+            rules["value", closing] = Go("last")
             rules["end", closing] = Go(CONTENT, Emit.END)
     for quote in ("", "'", "="):
         rules["calls", f"INVOKE{quote}"] = Go("name", Emit.CALL)
@@ -68,7 +69,8 @@ def invokes(
         # They also forget to close an element. What may end a value is data if the call goes on after it.
         rules["value", f"PARAMETER{quote}"] = Go("key")
         rules["value", f"\nINVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
-        rules["end", f"INVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
+        for mode in ("end", "last"):
+            rules[mode, f"INVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
         rules["arguments", f"INVOKE{quote}"] = Go("name", Emit.END, Emit.CALL)
     for end in ("/>", '"/>', '" />', "'/>", "' />"):
         rules["name", end] = Go("calls", Emit.BEGIN, Emit.END)
@@ -96,7 +98,7 @@ def invokes(
             "arguments": Mode(Sink.SKIP),
             "key": Mode(Sink.KEY),
             "value": Mode(Sink.VALUE, value),
-            "end": Mode(Sink.DOUBT, "end", "value"),
+            **dict.fromkeys(("end", "last"), Mode(Sink.DOUBT, "end", "value")),
         },
         rules=rules,
     )

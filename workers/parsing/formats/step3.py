@@ -36,7 +36,7 @@ STEP3 = Format(
         "arguments": Mode(Sink.SKIP),
         "key": Mode(Sink.KEY),
         "value": Mode(Sink.VALUE, "stripped"),
-        "end": Mode(Sink.DOUBT, "end", "value"),
+        **dict.fromkeys(("end", "last"), Mode(Sink.DOUBT, "end", "value")),
     },
     rules={
         (CONTENT, "CALLS"): Go("calls"),
@@ -58,9 +58,9 @@ STEP3 = Format(
         ("arguments", "CALL"): Go("type", Emit.END, Emit.CALL),
         ("value", "PARAMETER"): Go("key"),
         ("value", "/INVOKE"): Go("end"),
-        ("value", "/CALL"): Go("end"),
+        ("value", "/CALL"): Go("last"),
         ("end", "/CALL"): Go("calls", Emit.END),
-        ("end", "/CALLS"): Go(CONTENT, Emit.END),
-        ("end", "CALL"): Go("type", Emit.END, Emit.CALL),
+        **{(mode, "/CALLS"): Go(CONTENT, Emit.END) for mode in ("end", "last")},
+        **{(mode, "CALL"): Go("type", Emit.END, Emit.CALL) for mode in ("end", "last")},
     },
 )
