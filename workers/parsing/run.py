@@ -327,9 +327,8 @@ class Run(CallReader):
             self.lead = ""
         elif here.sink is Sink.GAP and self.raw and Emit.CALL not in go.emits and _WORD.search(self.lead or ""):
             # No call follows a section's opening: both are text.
-            self.raw, self.lead = "", self.raw + (self.lead or "")
-            self._text(self.lead)
-            self.lead = None
+            self._text(self.raw + (self.lead or "") + (literal if there.sink in (Sink.TEXT, Sink.GAP) else ""))
+            self.raw, self.lead = "", None
         opened = bool(self.raw)
         if here.sink not in _MARKUP and there.sink in _MARKUP:
             self.raw, opened = self.lead or "", True

@@ -16,6 +16,7 @@ CHECK = """
 import random
 from tests.contract import test_format as laws
 from tests.workers.parsing import test_goldens as recorded
+from tests.workers.parsing import test_written as written
 
 for tools in ("hermes", "qwen3_coder", "pythonic", "gemma4", "minimax_m3", "deepseek_v32"):
     recorded.test_recorded_cases("tools", tools)
@@ -24,6 +25,15 @@ for pair in (("hermes", "glm45"), ("qwen3_coder", "deepseek_r1"), ("kimi_k2", "k
     laws.test_text_without_markup_is_not_touched(pair)
     laws.test_the_state_does_not_grow_with_the_output(pair)
     laws.test_malformed_and_unfinished_markup_never_ends_as_a_call(pair)
+written.test_an_argument_that_closes_itself_is_empty("minimax_m2")
+written.test_what_may_end_an_argument_is_data_if_the_argument_goes_on("qwen3_coder")
+written.test_the_last_argument_ends_where_its_call_ends("qwen3_coder")
+written.test_text_spelled_like_a_marker_is_data_in_an_argument("kimi_k3")
+written.test_the_text_of_a_special_token_in_an_argument_belongs_to_it("hermes")
+written.test_noise_between_a_sections_opening_and_its_first_call_is_dropped("kimi_k2")
+written.test_noise_that_no_call_follows_is_text("kimi_k2")
+written.test_a_call_list_that_is_cut_is_no_call("jamba")
+written.test_messages_of_reasoning_and_of_the_answer_do_not_run_together()
 """
 
 BUGS = {
@@ -50,6 +60,16 @@ BUGS = {
     "types are not looked at": ("calls.py", 'self.value = "t" if typed else "s"', 'self.value = "s"'),
     "the state keeps all text": ("run.py", "            self._text(plain)\n            return",
                                  "            self.kept += plain\n            self._text(plain)\n            return"),
+    "what may end a value is lost where it is data": (
+        "run.py", "        self.read_value(self.table.modes[self.mode].mode, lead)\n", "",
+    ),
+    "what may end a value always ends it": ("run.py", 'if plain.isspace() and', "if"),
+    "tokens are read as their text": ("run.py", "self.parser.stand_ins.get(token.token_id, token.text)", "token.text"),
+    "tokens in a value are hidden": ("run.py", "or (sink is Sink.BODY and self._in_string(here))", ""),
+    "noise in a section is lost": ("run.py", "self._text(self.raw + (self.lead or \"\") + (literal", "((literal"),
+    "a call in a list ends with its brace": ("styles_json.py", 'return state["p"] in ("]", ";", ".")',
+                                             'return state["p"] in (",", "]", ";", ".")'),
+    "messages run together": ("run.py", 'return "\\n" + text', "return text"),
 }  # fmt: skip
 
 
