@@ -123,6 +123,43 @@ async def test_a_body_is_limited_as_sent_and_as_decompressed() -> None:
     assert await read_json_object(request_of(b"{}", content_length="many"), 1000) == (b"{}", {})
 
 
+@pytest.mark.parametrize("encoding", ["", *COMPRESSORS])
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+async def test_the_limit_is_met_and_not_exceeded(encoding: str, chunk: int) -> None:
+    body = json.dumps({"a": "x" * 500}).encode()
+    sent = COMPRESSORS[encoding](body) if encoding else body
+    headers = {"content_encoding": encoding} if encoding else {}
+    assert (await read_json_object(request_of(sent, chunk, **headers), len(body)))[0] == body
+    with pytest.raises(PayloadTooLarge):
+        await read_json_object(request_of(sent, chunk, **headers), len(body) - 1)
+
+
+async def test_a_bomb_is_given_up_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, bits: int) -> None:
+            self._decoder = make(bits)
+
+        @property
+        def eof(self) -> bool:
+            return self._decoder.eof
+
+        def decompress(self, part: bytes, most: int) -> bytes:
+            assert most > 0, "zero means without limit"
+            made.append(len(out := self._decoder.decompress(part, most)))
+            return out
+
+    monkeypatch.setattr("api.bodies.zlib.decompressobj", Counting)
+    bomb = gzip.compress(b"x" * 5_000_000, mtime=0)
+    for chunk in (1, 100, 1 << 16):
+        made.clear()
+        with pytest.raises(PayloadTooLarge):
+            await read_json_object(request_of(bomb, chunk, content_encoding="gzip"), 1000)
+        assert sum(made) <= 1001
+
+
 @pytest.mark.parametrize("encoding", ["zstd", "br", "gzip, gzip", "nonsense"])
 async def test_other_encodings_are_refused_by_name(encoding: str) -> None:
     error = await refused(b"{}", content_encoding=encoding)

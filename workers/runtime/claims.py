@@ -88,8 +88,9 @@ class Claims:
             held.task = None
 
     async def renew(self, store: JobStore) -> None:
-        """Renew all leases, and cancel the work on lost claims."""
+        """Renew all leases; cancel the work on lost claims, and on stages that exceed their time limit."""
         now = time.monotonic()
+        self._cancel(lambda _, held: held.give_up_at <= now)
         alive = [key for key, held in list(self._held.items()) if held.give_up_at > now]
         for key in await store.renew(self._owner, alive):
             self._cancel(lambda other, _, key=key: other == key)  # type: ignore[misc]

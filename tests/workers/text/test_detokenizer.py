@@ -197,3 +197,14 @@ def test_real_tokenizers(real, skip):
         assert got == expected
         compared += 1
     assert compared > 20
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_unfinished_character_comes_out_before_the_added_token_that_ends_it(together: bool) -> None:
+    tokenizer = BUILT["byte-level"]
+    call = tokenizer.added_tokens["<tool_call>"]
+    ids = [*tokenizer.encode("a😀")[:-1], call, *tokenizer.encode("b")]
+    chunks = [ids] if together else [[token_id] for token_id in ids]
+    token = AddedToken(call, "<tool_call>", False)
+    assert merged(run(tokenizer, chunks, skip=False)) == ["a\ufffd", token, "b"]
+    assert merged(run(tokenizer, [ids[:-1]], skip=False)) == ["a\ufffd", token]
