@@ -88,7 +88,9 @@ class Conversation:
         for place, tool in enumerate(self.tools or ()):
             _check_function(tool, f"tools.{place}")
             parameters = tool["function"].get("parameters")
-            _require(parameters is None or isinstance(parameters, dict), f"tools.{place}.function.parameters", "an object")
+            _require(
+                parameters is None or isinstance(parameters, dict), f"tools.{place}.function.parameters", "an object"
+            )
 
 
 def _check_message(message: Any, where: str) -> None:

@@ -151,7 +151,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("hermes", "deepseek_r1", markers=_QWEN3_CALL, thinks=r"assistant\n<think>\n"),
     # Calls as bare JSON or Python, which only the template's words for the model tell.
     Family("llama4_pythonic", markers=("<|python_start|>",), types=("llama4", "Llama4ForConditionalGeneration")),
-    Family("llama3_json", markers=('{"name": function name, "parameters": dictionary',)),
+    Family("llama3_json", markers=('Respond in the format {"name": function name, "parameters": dictionary',)),
 )
 """The first family of which all is true is the folder's."""
 

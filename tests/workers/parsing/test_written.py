@@ -451,6 +451,25 @@ def test_the_text_of_a_special_token_in_an_argument_belongs_to_it(name: str) -> 
                 assert [event[:3] for event in got] == [call("get_weather", city=value)], (value, shown)
 
 
+_REOPENS = (
+    "qwen3_coder", "qwen3_xml", "step3p5", "step5", "mimo", "seed_oss", "minicpm5", "hermes", "qwen3_json",
+    "granite4", "ernie45", "longcat", "jamba", "hunyuan_a13b", "internlm", "gigachat3", "cohere_command3",
+    "cohere_command4", "apertus", "mistral", "llama4_pythonic", "lfm2", "olmo3", "functiongemma", "gemma4",
+)  # fmt: skip
+"""Families whose next call may begin where the close of the one before it is expected."""
+
+
+@pytest.mark.parametrize("name", _REOPENS)
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_a_complete_call_needs_no_close_before_the_next_one(name: str, between: str) -> None:
+    before, after = VALUES[name]
+    closes = [text for text in load_format(name, None).markers.values() if after.endswith(text)]
+    unclosed = after.removesuffix(max(closes, key=len)) if closes else after
+    calls = [call("get_weather", city=city) for city in ("Oslo", "Rome", "Bern")]
+    text = between.join((f"{before}Oslo{unclosed}", f"{before}Rome{unclosed}", f"{before}Bern{after}"))
+    check(name, text, calls)
+
+
 @pytest.mark.parametrize("name", [name for name in VALUES if "<tool_call>" not in VALUES[name][0]])
 def test_a_special_token_after_a_call_stays_hidden(name: str) -> None:
     tokens = tokens_of(name)
